@@ -32,10 +32,8 @@ __aicore__ inline void find_scales(const AscendC::LocalTensor<int32_t>& places, 
   for (int32_t r = 0; r < piece.num_rows; ++r)
     AscendC::CreateVecIndex(places[r * piece.pitch], piece.col % kScaledBlock, piece.pitch);
   AscendC::PipeBarrier<PIPE_V>();
-  AscendC::ShiftRight(places, places, 5, piece.count());
-  AscendC::PipeBarrier<PIPE_V>();
-  AscendC::Muls(places, places, kBytes, piece.count());
-  AscendC::PipeBarrier<PIPE_V>();
+  in_order::ShiftRight(places, places, 5, piece.count());
+  in_order::Muls(places, places, kBytes, piece.count());
   for (int32_t r = 1; r < piece.num_rows; ++r)
     AscendC::Adds(places[r * piece.pitch], places[r * piece.pitch], r * pitch * kBytes, piece.pitch);
   AscendC::PipeBarrier<PIPE_V>();
@@ -49,19 +47,13 @@ __aicore__ inline void spread_scales(VectorUnit& unit, const Bytes& loaded, int3
   const Floats scales = unit.floats(3), spread = unit.floats(4)[kMostScaled];
   const auto halves = spread.ReinterpretCast<half>();
   const auto bits = scales.ReinterpretCast<int32_t>(), places = unit.floats(4).ReinterpretCast<int32_t>();
-  AscendC::Cast(halves, loaded[i * kPieceBytes], AscendC::RoundMode::CAST_NONE, of.count());
-  AscendC::PipeBarrier<PIPE_V>();
-  AscendC::Cast(scales, halves, AscendC::RoundMode::CAST_NONE, of.count());
-  AscendC::PipeBarrier<PIPE_V>();
-  AscendC::Cast(bits, scales, AscendC::RoundMode::CAST_RINT, of.count());
-  AscendC::PipeBarrier<PIPE_V>();
-  AscendC::Muls(bits, bits, 1 << kExponentBits, of.count());
-  AscendC::PipeBarrier<PIPE_V>();
-  AscendC::Maxs(bits, bits, 1 << (kExponentBits - 1), of.count());  // the least scale is a subnormal number
-  AscendC::PipeBarrier<PIPE_V>();
+  in_order::Cast(halves, loaded[i * kPieceBytes], AscendC::RoundMode::CAST_NONE, of.count());
+  in_order::Cast(scales, halves, AscendC::RoundMode::CAST_NONE, of.count());
+  in_order::Cast(bits, scales, AscendC::RoundMode::CAST_RINT, of.count());
+  in_order::Muls(bits, bits, 1 << kExponentBits, of.count());
+  in_order::Maxs(bits, bits, 1 << (kExponentBits - 1), of.count());  // the least scale is a subnormal number
   find_scales(places, piece, of.pitch);
-  AscendC::Gather(spread, scales, places.ReinterpretCast<uint32_t>(), 0, piece.count());
-  AscendC::PipeBarrier<PIPE_V>();
+  in_order::Gather(spread, scales, places.ReinterpretCast<uint32_t>(), 0, piece.count());
 }
 
 // Scales the numbers in floats(0) to elements, block by block, and returns the scales as numbers. Overwrites all other
@@ -82,14 +74,10 @@ class BlockScaler {
     AscendC::Mul(x, x, spread, count);
     const auto whole = static_cast<uint32_t>(round_up(count, kFloatsAtOnce));
     AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Compare(unit_.mask(), x, x, AscendC::CMPMODE::EQ, whole);
-    AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Select(x, unit_.mask(), x, zeros, AscendC::SELMODE::VSEL_TENSOR_TENSOR_MODE, whole);
-    AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Mins(x, x, largest_of(Element::E4M3), count);
-    AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Maxs(x, x, -largest_of(Element::E4M3), count);
-    AscendC::PipeBarrier<PIPE_V>();
+    in_order::Compare(unit_.mask(), x, x, AscendC::CMPMODE::EQ, whole);
+    in_order::Select(x, unit_.mask(), x, zeros, AscendC::SELMODE::VSEL_TENSOR_TENSOR_MODE, whole);
+    in_order::Mins(x, x, largest_of(Element::E4M3), count);
+    in_order::Maxs(x, x, -largest_of(Element::E4M3), count);
     return codes;
   }
   __aicore__ inline void write_elements(const Rows2d& to, const Piece& piece, int32_t count) {
@@ -99,8 +87,7 @@ class BlockScaler {
   }
   __aicore__ inline void write_scales(const Rows2d& to, const Piece& piece, const Floats& codes, int32_t count) {
     const auto halves = unit_.floats(2).ReinterpretCast<half>();
-    AscendC::Cast(halves, codes, AscendC::RoundMode::CAST_RINT, count);
-    AscendC::PipeBarrier<PIPE_V>();
+    in_order::Cast(halves, codes, AscendC::RoundMode::CAST_RINT, count);
     Bytes result = unit_.outputs.AllocTensor<uint8_t>();
     AscendC::Cast(result, halves, AscendC::RoundMode::CAST_RINT, count);
     unit_.leave(to, piece, result);
@@ -123,12 +110,9 @@ class BlockScaler {
                             AscendC::ReduceOrder::ORDER_ONLY_VALUE);
     AscendC::WholeReduceSum(unsound, nothing, kScaledBlock, blocks, 1, 1, kScaledBlock / 8);
     AscendC::PipeBarrier<PIPE_V>();
-    AscendC::ShiftRight(bits, bits, kExponentBits, blocks);
-    AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Maxs(bits, bits, kElementExponent, blocks);
-    AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Adds(bits, bits, -kElementExponent, blocks);
-    AscendC::PipeBarrier<PIPE_V>();
+    in_order::ShiftRight(bits, bits, kExponentBits, blocks);
+    in_order::Maxs(bits, bits, kElementExponent, blocks);
+    in_order::Adds(bits, bits, -kElementExponent, blocks);
     AscendC::Cast(codes, bits, AscendC::RoundMode::CAST_RINT, blocks);
     AscendC::Muls(inverse, bits, -(1 << kExponentBits), blocks);
     AscendC::PipeBarrier<PIPE_V>();
@@ -151,8 +135,7 @@ struct QuantizeBlocks {
 
   __aicore__ inline void load(const Bytes& loaded, const Piece& piece) { unit.load(loaded, 0, in, piece); }
   __aicore__ inline void widen(const Bytes& loaded, const Piece& piece) {
-    AscendC::Duplicate(unit.floats(0), 0.0f, kMostScaled);  // pads the last block
-    AscendC::PipeBarrier<PIPE_V>();
+    in_order::Duplicate(unit.floats(0), 0.0f, kMostScaled);  // pads the last block
     unit.widen(unit.floats(0), loaded, 0, in.dtype, piece.num_cols);
   }
   __aicore__ inline void compute(const Piece& piece) {

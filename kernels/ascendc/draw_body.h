@@ -30,12 +30,9 @@ class Draw {
     for (int32_t i = 0; i < 10; ++i, key += 0x9E3779B9u) turn(key);
     const Floats numbers = high().ReinterpretCast<float>();
     shift(left(), left(), 9);
-    AscendC::Cast(numbers, left(), AscendC::RoundMode::CAST_RINT, count_);
-    AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Adds(numbers, numbers, 0.5f, count_);
-    AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Muls(numbers, numbers, 1.1920928955078125e-07f, count_);
-    AscendC::PipeBarrier<PIPE_V>();
+    in_order::Cast(numbers, left(), AscendC::RoundMode::CAST_RINT, count_);
+    in_order::Adds(numbers, numbers, 0.5f, count_);
+    in_order::Muls(numbers, numbers, 1.1920928955078125e-07f, count_);
     return numbers;
   }
 
@@ -72,35 +69,24 @@ class Draw {
     add(high(), high(), low());
     multiply(work(), left(), static_cast<int32_t>(0xD256D193u));
     exclude(left(), high(), right());
-    AscendC::DataCopy(right(), work(), round_up(count_, kLane));
-    AscendC::PipeBarrier<PIPE_V>();
+    in_order::DataCopy(right(), work(), round_up(count_, kLane));
   }
-  __aicore__ inline void multiply(const Words& to, const Words& a, int32_t factor) {
-    AscendC::Muls(to, a, factor, count_);
-    AscendC::PipeBarrier<PIPE_V>();
-  }
-  __aicore__ inline void add(const Words& to, const Words& a, const Words& b) {
-    AscendC::Add(to, a, b, count_);
-    AscendC::PipeBarrier<PIPE_V>();
-  }
+  __aicore__ inline void multiply(const Words& to, const Words& a, int32_t factor) { in_order::Muls(to, a, factor, count_); }
+  __aicore__ inline void add(const Words& to, const Words& a, const Words& b) { in_order::Add(to, a, b, count_); }
   __aicore__ inline void shift(const Words& to, const Words& a, uint32_t bits) {
-    AscendC::ShiftRight(to.ReinterpretCast<uint32_t>(), a.ReinterpretCast<uint32_t>(), bits, count_);
-    AscendC::PipeBarrier<PIPE_V>();
+    in_order::ShiftRight(to.ReinterpretCast<uint32_t>(), a.ReinterpretCast<uint32_t>(), bits, count_);
   }
   __aicore__ inline void mask(const Words& to, const Words& a) {
-    AscendC::And(to.ReinterpretCast<uint16_t>(), a.ReinterpretCast<uint16_t>(), low_half().ReinterpretCast<uint16_t>(),
-                 2 * count_);
-    AscendC::PipeBarrier<PIPE_V>();
+    in_order::And(to.ReinterpretCast<uint16_t>(), a.ReinterpretCast<uint16_t>(), low_half().ReinterpretCast<uint16_t>(),
+                  2 * count_);
   }
   // Sets to = a xor b. Overwrites b and words(7).
   __aicore__ inline void exclude(const Words& to, const Words& a, const Words& b) {
     const Words both = words(7);
-    AscendC::And(both.ReinterpretCast<uint16_t>(), a.ReinterpretCast<uint16_t>(), b.ReinterpretCast<uint16_t>(), 2 * count_);
-    AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Or(to.ReinterpretCast<uint16_t>(), a.ReinterpretCast<uint16_t>(), b.ReinterpretCast<uint16_t>(), 2 * count_);
-    AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Sub(to, to, both, count_);
-    AscendC::PipeBarrier<PIPE_V>();
+    in_order::And(both.ReinterpretCast<uint16_t>(), a.ReinterpretCast<uint16_t>(), b.ReinterpretCast<uint16_t>(),
+                  2 * count_);
+    in_order::Or(to.ReinterpretCast<uint16_t>(), a.ReinterpretCast<uint16_t>(), b.ReinterpretCast<uint16_t>(), 2 * count_);
+    in_order::Sub(to, to, both, count_);
   }
 
   VectorUnit& unit_;

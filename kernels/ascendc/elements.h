@@ -28,8 +28,7 @@ __aicore__ inline void widen_elements(Element element, const Floats& to, const B
                                       int32_t count) {
   if (element == Element::E4M3) return widen_fp8(to, from, count);
   const auto halves = exact.ReinterpretCast<half>();
-  AscendC::Cast(halves, from.ReinterpretCast<int8_t>(), AscendC::RoundMode::CAST_NONE, count);
-  AscendC::PipeBarrier<PIPE_V>();
+  in_order::Cast(halves, from.ReinterpretCast<int8_t>(), AscendC::RoundMode::CAST_NONE, count);
   AscendC::Cast(to, halves, AscendC::RoundMode::CAST_NONE, count);
 }
 
@@ -37,11 +36,9 @@ __aicore__ inline void widen_elements(Element element, const Floats& to, const B
 __aicore__ inline void narrow_elements(Element element, const Bytes& to, const Floats& x, const Floats& exact,
                                        int32_t count) {
   if (element == Element::E4M3) return narrow_fp8(to, x, count);
-  AscendC::Cast(x, x, AscendC::RoundMode::CAST_RINT, count);
-  AscendC::PipeBarrier<PIPE_V>();
+  in_order::Cast(x, x, AscendC::RoundMode::CAST_RINT, count);
   const auto halves = exact.ReinterpretCast<half>();  // integers up to 127
-  AscendC::Cast(halves, x, AscendC::RoundMode::CAST_RINT, count);
-  AscendC::PipeBarrier<PIPE_V>();
+  in_order::Cast(halves, x, AscendC::RoundMode::CAST_RINT, count);
   AscendC::Cast(to.ReinterpretCast<int8_t>(), halves, AscendC::RoundMode::CAST_RINT, count);
 }
 

@@ -196,8 +196,7 @@ struct FanIn {
     const Floats sum = unit.floats(0), x = unit.floats(1), w = unit.floats(2);
     if (is_weighted) unit.wait_for_results();
     for (int32_t i = 0; i < piece.num_rows; ++i) {
-      AscendC::Axpy(sum, x[i * piece.pitch], is_weighted ? w.GetValue(i * kLane) : 1.0f, piece.pitch);
-      AscendC::PipeBarrier<PIPE_V>();
+      in_order::Axpy(sum, x[i * piece.pitch], is_weighted ? w.GetValue(i * kLane) : 1.0f, piece.pitch);
     }
     if (piece.is_last) unit.write(out, {piece.token, piece.col, 1, piece.num_cols, piece.pitch}, sum, piece.pitch);
   }

@@ -176,8 +176,7 @@ class GatherSort {
   // Selects the entries of this block. Padding of the last block of UB has no expert.
   __aicore__ inline void find(const Words& ids, int32_t count) {
     AscendC::PipeBarrier<PIPE_V>();
-    AscendC::ShiftRight(blocks_, ids, block_ == kAbsent ? 0 : shift_, round_up(count, kRepeat));
-    AscendC::PipeBarrier<PIPE_V>();
+    in_order::ShiftRight(blocks_, ids, block_ == kAbsent ? 0 : shift_, round_up(count, kRepeat));
     make_mask(blocks_, block_, count);
     const int32_t found = pick(found_ids_[num_found_], ids, count);
     (void)pick(found_[num_found_], numbers_, count);
@@ -186,9 +185,8 @@ class GatherSort {
     on_.unit.release_to_vectors();
   }
   __aicore__ inline void make_mask(const Words& words, int32_t value, int32_t count) {
-    AscendC::Compares(mask_.ReinterpretCast<uint8_t>(), words, value, AscendC::CMPMODE::EQ,
-                      static_cast<uint32_t>(round_up(count, kRepeat)));
-    AscendC::PipeBarrier<PIPE_V>();
+    in_order::Compares(mask_.ReinterpretCast<uint8_t>(), words, value, AscendC::CMPMODE::EQ,
+                       static_cast<uint32_t>(round_up(count, kRepeat)));
   }
   __aicore__ inline int32_t pick(const Words& to, const Words& from, int32_t count) {
     uint64_t found = 0;
@@ -222,8 +220,7 @@ class GatherSort {
   __aicore__ inline void leave_counts() {
     on_.unit.release_to_vectors();
     AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Adds(dropped_, own_, -capacity_, kMostLists);
-    AscendC::PipeBarrier<PIPE_V>();
+    in_order::Adds(dropped_, own_, -capacity_, kMostLists);
     AscendC::Maxs(dropped_, dropped_, 0, kMostLists);
     on_.publish();
     on_.write(on_.word(tables_.shares + group_ * tables_.width + first_), own_, num_lists_);
@@ -279,14 +276,10 @@ class GatherSort {
     AscendC::CreateVecIndex(numbers_, begin, count);
     AscendC::Maxs(behind, blocks_, 0, count);
     AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Muls(behind, behind, static_cast<int32_t>(sizeof(int32_t)), count);
-    AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Gather(staged_, lasts, behind.ReinterpretCast<uint32_t>(), 0, count);
-    AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Sub(behind, staged_, numbers_, count);
-    AscendC::PipeBarrier<PIPE_V>();
-    AscendC::ShiftRight(behind, behind, 31, count);
-    AscendC::PipeBarrier<PIPE_V>();
+    in_order::Muls(behind, behind, static_cast<int32_t>(sizeof(int32_t)), count);
+    in_order::Gather(staged_, lasts, behind.ReinterpretCast<uint32_t>(), 0, count);
+    in_order::Sub(behind, staged_, numbers_, count);
+    in_order::ShiftRight(behind, behind, 31, count);
     AscendC::Or(blocks_.ReinterpretCast<uint16_t>(), blocks_.ReinterpretCast<uint16_t>(), behind.ReinterpretCast<uint16_t>(),
                 2 * count);
   }

@@ -52,13 +52,10 @@ struct CountOutside {
     if (passes) unit.write(out, piece, x, piece.count());
     if (piece.col + piece.num_cols < tested.cols) return;
     for (int32_t r = 0; r < piece.num_rows; ++r) {
-      AscendC::ReduceSum(folded[r * kLane], sums[r * piece.pitch], inside, piece.pitch);
-      AscendC::PipeBarrier<PIPE_V>();
+      in_order::ReduceSum(folded[r * kLane], sums[r * piece.pitch], inside, piece.pitch);
     }
-    AscendC::Muls(folded, folded, -1.0f, piece.num_rows * kLane);
-    AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Adds(folded, folded, static_cast<float>(tested.cols), piece.num_rows * kLane);
-    AscendC::PipeBarrier<PIPE_V>();
+    in_order::Muls(folded, folded, -1.0f, piece.num_rows * kLane);
+    in_order::Adds(folded, folded, static_cast<float>(tested.cols), piece.num_rows * kLane);
     if (!keeps_counts) return unit.write(out, piece, folded, piece.num_rows * kLane);
     unit.wait_for_results();
     for (int32_t r = 0; r < piece.num_rows; ++r)
@@ -192,14 +189,9 @@ __aicore__ inline void reduce_and_fill(VectorUnit& unit, const Frame& frame) {
 }
 
 // Copies rows of any float dtype.
-struct PassFloats {
-  VectorUnit& unit;
-  Rows2d out, in;
+struct PassFloats : OfFloats {
+  Rows2d out;
 
-  __aicore__ inline void load(const Bytes& loaded, const Piece& piece) { unit.load(loaded, 0, in, piece); }
-  __aicore__ inline void widen(const Bytes& loaded, const Piece& piece) {
-    unit.widen(unit.floats(0), loaded, 0, in.dtype, piece.count());
-  }
   __aicore__ inline void compute(const Piece& piece) { unit.write(out, piece, unit.floats(0), piece.count()); }
 };
 
@@ -207,7 +199,7 @@ __aicore__ inline void fill_outside(VectorUnit& unit, const Frame& frame) {
   if (!can_guard(frame)) return unit.refuse();
   constexpr int32_t kStep = kBlockBytes / 4, kRowsAtOnce = kMostGuardedRows / kStep;
   const Rows2d out = frame.rows(0), values = frame.rows(1), found = frame.rows(2);
-  PassFloats pass{unit, out, values};
+  PassFloats pass{{unit, 1, {values}}, out};
   run_pieces(unit, Pieces(frame.unit.rows, values.cols, piece_elements(widest_of(out, values))), pass);
   RowFiller filler{unit, out, values, found, params::Filled::of(frame.op).fill};
   const AscendC::LocalTensor<int32_t> counts = unit.words()[kCountsAt];

@@ -120,24 +120,6 @@ struct FoldIntegers : OfOneOperand {
   }
 };
 
-// Computes out = the sum of rows, in order.
-struct SumIntegers : OfOneOperand {
-  int32_t num_rows;
-
-  __aicore__ inline void compute(const Piece& piece) {
-    const Scalars x{unit.floats(0), in.dtype}, to{unit.floats(kMaxInputs + 1), out.dtype};
-    const Integers sums = sums_of(unit);
-    unit.wait_for_results();
-    for (int32_t c = 0; c < piece.num_cols; ++c) {
-      for (int32_t r = 0; r < piece.num_rows; ++r)
-        take(sums, c, x.integer(r * piece.pitch + c), false, piece.row == 0 && r == 0);
-      to.set_integer(c, sums.GetValue(c));
-    }
-    if (piece.row + piece.num_rows == num_rows)
-      write_scalars(unit, out, {0, piece.col, 1, piece.num_cols, piece.pitch}, to, piece.pitch);
-  }
-};
-
 // Computes out[t] = the sum of in[t * K + k] over k, or the maximum.
 struct ReduceIntegers : OfOneOperand {
   int32_t top_k;

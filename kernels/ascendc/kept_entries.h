@@ -58,9 +58,8 @@ class KeptEntries {
   __aicore__ inline int32_t find_dropped(const Words& chosen, int32_t count) {
     uint64_t found = 0;
     AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Compares(mask_.ReinterpretCast<uint8_t>(), chosen, -1, AscendC::CMPMODE::EQ,
-                      static_cast<uint32_t>(round_up(count, kFloatsAtOnce)));
-    AscendC::PipeBarrier<PIPE_V>();
+    in_order::Compares(mask_.ReinterpretCast<uint8_t>(), chosen, -1, AscendC::CMPMODE::EQ,
+                       static_cast<uint32_t>(round_up(count, kFloatsAtOnce)));
     AscendC::GatherMask(dropped_, chosen, mask_.ReinterpretCast<uint32_t>(), true, static_cast<uint32_t>(count),
                         {1, 1, 8, 0}, found);
     on_.unit.wait_for_results();

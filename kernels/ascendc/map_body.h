@@ -25,31 +25,21 @@ __aicore__ inline void map_one(VectorUnit& unit, MapCode code, const Floats& a, 
     case MapCode::SILU: one_plus_exp(x, a, count); return AscendC::Div(a, a, x, count);
     case MapCode::SIGMOID:
       one_plus_exp(x, a, count);
-      AscendC::Duplicate(a, 1.0f, count);
-      AscendC::PipeBarrier<PIPE_V>();
+      in_order::Duplicate(a, 1.0f, count);
       return AscendC::Div(a, a, x, count);
     case MapCode::TANH:  // 1 - 2 / (1 + exp(2 a))
-      AscendC::Muls(a, a, -2.0f, count);
-      AscendC::PipeBarrier<PIPE_V>();
+      in_order::Muls(a, a, -2.0f, count);
       one_plus_exp(x, a, count);
-      AscendC::Duplicate(a, -2.0f, count);
-      AscendC::PipeBarrier<PIPE_V>();
-      AscendC::Div(a, a, x, count);
-      AscendC::PipeBarrier<PIPE_V>();
+      in_order::Duplicate(a, -2.0f, count);
+      in_order::Div(a, a, x, count);
       return AscendC::Adds(a, a, 1.0f, count);
     case MapCode::RSQRT:
       AscendC::Sqrt(a, a, count);
       AscendC::Duplicate(x, 1.0f, count);
       AscendC::PipeBarrier<PIPE_V>();
       return AscendC::Div(a, x, a, count);
-    case MapCode::RECIPROCAL:
-      AscendC::Duplicate(x, 1.0f, count);
-      AscendC::PipeBarrier<PIPE_V>();
-      return AscendC::Div(a, x, a, count);
-    case MapCode::RELU:
-      AscendC::Duplicate(x, 0.0f, count);
-      AscendC::PipeBarrier<PIPE_V>();
-      return AscendC::Max(a, a, x, count);
+    case MapCode::RECIPROCAL: in_order::Duplicate(x, 1.0f, count); return AscendC::Div(a, x, a, count);
+    case MapCode::RELU: in_order::Duplicate(x, 0.0f, count); return AscendC::Max(a, a, x, count);
     case MapCode::COPY: return;
     default: return unit.refuse();
   }

@@ -45,21 +45,7 @@ __aicore__ inline void sign(const Bytes& mask, const Floats& a, const Floats& x,
 }
 
 __aicore__ inline void floor(const Floats& to, const Floats& a, int32_t count) {
-  AscendC::Cast(to, a, AscendC::RoundMode::CAST_FLOOR, count);
-  AscendC::PipeBarrier<PIPE_V>();
-}
-
-__aicore__ inline void scale(const Floats& to, const Floats& a, float factor, int32_t count) {
-  AscendC::Muls(to, a, factor, count);
-  AscendC::PipeBarrier<PIPE_V>();
-}
-__aicore__ inline void offset(const Floats& to, const Floats& a, float by, int32_t count) {
-  AscendC::Adds(to, a, by, count);
-  AscendC::PipeBarrier<PIPE_V>();
-}
-__aicore__ inline void multiply(const Floats& to, const Floats& a, const Floats& b, int32_t count) {
-  AscendC::Mul(to, a, b, count);
-  AscendC::PipeBarrier<PIPE_V>();
+  in_order::Cast(to, a, AscendC::RoundMode::CAST_FLOOR, count);
 }
 
 // Computes max(a, 0) + log(1 + e) with e = exp(-|a|). log(u) of u = 1 + e misses the part of e that u lost to rounding,
@@ -69,29 +55,25 @@ __aicore__ inline void softplus(const Bytes& mask, const Floats& a, const Floats
   AscendC::Abs(x, a, count);
   AscendC::Duplicate(w, 0.0f, count);
   AscendC::PipeBarrier<PIPE_V>();
-  scale(x, x, -1.0f, count);
-  AscendC::Exp(x, x, count);
-  AscendC::PipeBarrier<PIPE_V>();
-  offset(y, x, 1.0f, count);
-  offset(z, y, -1.0f, count);
-  AscendC::Ln(y, y, count);
-  AscendC::PipeBarrier<PIPE_V>();
-  multiply(y, y, x, count);
+  in_order::Muls(x, x, -1.0f, count);
+  in_order::Exp(x, x, count);
+  in_order::Adds(y, x, 1.0f, count);
+  in_order::Adds(z, y, -1.0f, count);
+  in_order::Ln(y, y, count);
+  in_order::Mul(y, y, x, count);
   AscendC::Div(y, y, z, count);
   choose(mask, AscendC::CMPMODE::EQ, z, w, y, x, y, count);
-  AscendC::Max(a, a, w, count);
-  AscendC::PipeBarrier<PIPE_V>();
+  in_order::Max(a, a, w, count);
   AscendC::Add(a, a, y, count);
 }
 
 // Sets to = c[0] z^n + ... + c[n] for `size` coefficients.
 __aicore__ inline void polynomial(const Floats& to, const Floats& z, const float* coefficients, int32_t size,
                                   int32_t count) {
-  AscendC::Duplicate(to, coefficients[0], count);
-  AscendC::PipeBarrier<PIPE_V>();
+  in_order::Duplicate(to, coefficients[0], count);
   for (int32_t i = 1; i < size; ++i) {
-    multiply(to, to, z, count);
-    offset(to, to, coefficients[i], count);
+    in_order::Mul(to, to, z, count);
+    in_order::Adds(to, to, coefficients[i], count);
   }
 }
 
@@ -101,13 +83,11 @@ __aicore__ inline void erf(const Floats& a, const Floats& x, const Floats& y, in
   const float c[] = {0.00212785818f, -0.00456754768f, 0.00182033042f, -0.0028870787f, 0.014343502f,
                      -0.0236534242f, 0.029609212f,    -0.0419346704f, 0.0584258272f,  -0.0743366138f,
                      0.0905922123f,  -0.10914975f,    0.134084837f,   -0.180109422f,  0.360736809f};
-  AscendC::Mins(a, a, 3.92f, count);
-  AscendC::PipeBarrier<PIPE_V>();
-  AscendC::Maxs(a, a, -3.92f, count);
-  AscendC::PipeBarrier<PIPE_V>();
-  multiply(x, a, a, count);
-  scale(x, x, 0.130154102f, count);
-  offset(x, x, -1.0f, count);
+  in_order::Mins(a, a, 3.92f, count);
+  in_order::Maxs(a, a, -3.92f, count);
+  in_order::Mul(x, a, a, count);
+  in_order::Muls(x, x, 0.130154102f, count);
+  in_order::Adds(x, x, -1.0f, count);
   polynomial(y, x, c, 15, count);
   AscendC::Mul(a, a, y, count);
 }
@@ -117,27 +97,24 @@ __aicore__ inline void erf(const Floats& a, const Floats& x, const Floats& y, in
 // polynomial in r^2, fitted at Chebyshev points. Error for these a: 5e-7.
 __aicore__ inline void sine(const Floats& a, float shift, const Floats& x, const Floats& y, const Floats& z, int32_t count) {
   const float c[] = {-2.38892709e-08f, 2.75252745e-06f, -0.000198408613f, 0.00833333098f, -0.166666666f, 1.0f};
-  scale(x, a, 0.318309886f, count);
-  offset(x, x, -shift, count);
-  AscendC::Cast(x, x, AscendC::RoundMode::CAST_RINT, count);  // m
-  AscendC::PipeBarrier<PIPE_V>();
-  scale(y, x, 0.5f, count);
+  in_order::Muls(x, a, 0.318309886f, count);
+  in_order::Adds(x, x, -shift, count);
+  in_order::Cast(x, x, AscendC::RoundMode::CAST_RINT, count);  // m
+  in_order::Muls(y, x, 0.5f, count);
   floor(y, y, count);
-  scale(y, y, 4.0f, count);
-  scale(z, x, -2.0f, count);
-  AscendC::Add(y, y, z, count);  // -2 where m is odd, else 0
-  AscendC::PipeBarrier<PIPE_V>();
-  offset(y, y, 1.0f, count);
-  scale(y, y, shift > 0.0f ? -1.0f : 1.0f, count);
-  offset(x, x, shift, count);
+  in_order::Muls(y, y, 4.0f, count);
+  in_order::Muls(z, x, -2.0f, count);
+  in_order::Add(y, y, z, count);  // -2 where m is odd, else 0
+  in_order::Adds(y, y, 1.0f, count);
+  in_order::Muls(y, y, shift > 0.0f ? -1.0f : 1.0f, count);
+  in_order::Adds(x, x, shift, count);
   const float parts[] = {-3.140625f, -0.0009675025939941406f, -1.5099580252808664e-07f};
   for (int32_t i = 0; i < 3; ++i) {
-    scale(z, x, parts[i], count);
-    AscendC::Add(a, a, z, count);
-    AscendC::PipeBarrier<PIPE_V>();
+    in_order::Muls(z, x, parts[i], count);
+    in_order::Add(a, a, z, count);
   }
-  multiply(y, y, a, count);
-  multiply(x, a, a, count);
+  in_order::Mul(y, y, a, count);
+  in_order::Mul(x, a, a, count);
   polynomial(z, x, c, 6, count);
   AscendC::Mul(a, y, z, count);
 }
@@ -150,42 +127,36 @@ __aicore__ inline void power(const Bytes& mask, const Floats& a, const Floats& b
   AscendC::Duplicate(y, 1.0f, count);
   AscendC::Duplicate(z, 0.0f, count);
   AscendC::PipeBarrier<PIPE_V>();
-  AscendC::Ln(x, x, count);
-  AscendC::PipeBarrier<PIPE_V>();
-  multiply(x, x, b, count);
+  in_order::Ln(x, x, count);
+  in_order::Mul(x, x, b, count);
   AscendC::Exp(x, x, count);
   choose(mask, AscendC::CMPMODE::EQ, b, z, x, y, x, count);
   choose(mask, AscendC::CMPMODE::EQ, a, y, x, y, x, count);
-  scale(z, b, 0.5f, count);
+  in_order::Muls(z, b, 0.5f, count);
   floor(z, z, count);
   AscendC::Muls(z, z, -2.0f, count);
   floor(y, b, count);
-  AscendC::Add(z, z, b, count);
-  AscendC::PipeBarrier<PIPE_V>();
-  offset(z, z, -1.0f, count);
+  in_order::Add(z, z, b, count);
+  in_order::Adds(z, z, -1.0f, count);
   AscendC::Abs(z, z, count);  // 0 if b is odd, else at least 2^-24
   AscendC::Sub(y, y, b, count);
   AscendC::PipeBarrier<PIPE_V>();
-  scale(z, z, -33554432.0f, count);
-  offset(z, z, 1.0f, count);
+  in_order::Muls(z, z, -33554432.0f, count);
+  in_order::Adds(z, z, 1.0f, count);
   AscendC::Maxs(z, z, 0.0f, count);
   AscendC::Abs(b, a, count);
   AscendC::PipeBarrier<PIPE_V>();
-  scale(z, z, -2.0f, count);
-  offset(z, z, 1.0f, count);  // the sign
-  AscendC::Mins(b, b, 1.0f, count);
-  AscendC::PipeBarrier<PIPE_V>();
-  multiply(b, b, y, count);
-  AscendC::Sqrt(b, b, count);  // 0 if b was an integer or a is 0, else NaN
-  AscendC::PipeBarrier<PIPE_V>();
-  AscendC::Add(z, z, b, count);
-  AscendC::PipeBarrier<PIPE_V>();
-  multiply(y, x, z, count);
+  in_order::Muls(z, z, -2.0f, count);
+  in_order::Adds(z, z, 1.0f, count);  // the sign
+  in_order::Mins(b, b, 1.0f, count);
+  in_order::Mul(b, b, y, count);
+  in_order::Sqrt(b, b, count);  // 0 if b was an integer or a is 0, else NaN
+  in_order::Add(z, z, b, count);
+  in_order::Mul(y, x, z, count);
   AscendC::Duplicate(z, 1.0f, count);
   AscendC::Duplicate(b, 0.0f, count);
   AscendC::PipeBarrier<PIPE_V>();
-  AscendC::Div(z, z, a, count);
-  AscendC::PipeBarrier<PIPE_V>();
+  in_order::Div(z, z, a, count);
   AscendC::Min(z, z, a, count);
   choose(mask, AscendC::CMPMODE::LT, z, b, a, y, x, count);
 }

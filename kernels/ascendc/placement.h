@@ -72,13 +72,11 @@ class Placement {
     read_columns(low_, from, ranks);
     read_columns(high_, from + sizeof(int32_t), ranks);
     drain_pipes();
-    AscendC::Sub(high_, high_, low_, ranks * pitch_);
-    AscendC::PipeBarrier<PIPE_V>();
+    in_order::Sub(high_, high_, low_, ranks * pitch_);
     for (int32_t s = 0; s < ranks; ++s) {
       if (first + s == dest_) copy(own_, sums_[s * pitch_]);
       if (first + s == on_.rank.me()) copy(ahead_, sums_[s * pitch_]);
-      AscendC::Add(sums_[(s + 1) * pitch_], sums_[s * pitch_], high_[s * pitch_], pitch_);
-      AscendC::PipeBarrier<PIPE_V>();
+      in_order::Add(sums_[(s + 1) * pitch_], sums_[s * pitch_], high_[s * pitch_], pitch_);
     }
   }
   __aicore__ inline void read_columns(const Words& to, uint64_t from, int32_t ranks) {
@@ -114,8 +112,7 @@ class Placement {
     copy_sums(slots_, sums.find());
   }
   __aicore__ inline void copy_sums(const Words& to, const Words& sums) {
-    AscendC::Adds(to, sums, 0, route_.num_local_experts + 1);
-    AscendC::PipeBarrier<PIPE_V>();
+    in_order::Adds(to, sums, 0, route_.num_local_experts + 1);
   }
   // Rounds up: subtracts half a step, then rounds. Exact up to kMostRows; more rows than that count as one step.
   static constexpr int32_t kMostRows = 1 << 22;
@@ -123,14 +120,10 @@ class Placement {
     const int32_t by = least(step, kMostRows);
     const Floats quotients = rows.ReinterpretCast<float>();
     AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Cast(quotients, rows, AscendC::RoundMode::CAST_RINT, pitch_);
-    AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Adds(quotients, quotients, 0.5f * static_cast<float>(by - 1), pitch_);
-    AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Muls(quotients, quotients, 1.0f / static_cast<float>(by), pitch_);
-    AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Cast(rows, quotients, AscendC::RoundMode::CAST_RINT, pitch_);
-    AscendC::PipeBarrier<PIPE_V>();
+    in_order::Cast(quotients, rows, AscendC::RoundMode::CAST_RINT, pitch_);
+    in_order::Adds(quotients, quotients, 0.5f * static_cast<float>(by - 1), pitch_);
+    in_order::Muls(quotients, quotients, 1.0f / static_cast<float>(by), pitch_);
+    in_order::Cast(rows, quotients, AscendC::RoundMode::CAST_RINT, pitch_);
   }
 
   PrologueUnit& on_;

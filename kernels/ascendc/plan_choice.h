@@ -53,8 +53,7 @@ class PlanChoice {
       on_.read(rows, on_.word(tables.sent + first * width), ranks * width);
       drain_pipes();
       for (int32_t s = 0; s < ranks; ++s) {
-        AscendC::Add(sums, sums, rows[s * width], width);
-        AscendC::PipeBarrier<PIPE_V>();
+        in_order::Add(sums, sums, rows[s * width], width);
       }
       drain_pipes();
     }

@@ -70,27 +70,22 @@ struct Quantize {
   __aicore__ inline void finish(int32_t row) {
     const int32_t count = least(in.cols, kQuantizedPart);
     const Floats scale = unit.floats(3), sound = unit.floats(3)[kLane], divisor = unit.floats(3)[2 * kLane];
-    AscendC::ReduceMax(scale, largest(), unit.floats(2), count, false);
-    AscendC::PipeBarrier<PIPE_V>();
+    in_order::ReduceMax(scale, largest(), unit.floats(2), count, false);
     AscendC::ReduceSum(sound, unsound(), unit.floats(2), count);
     AscendC::Duplicate(divisor, largest_of(element), kLane);
     AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Div(scale, scale, divisor, 1);
-    AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Add(scale, scale, sound, 1);  // 0 for a row without NaN and infinity
-    AscendC::PipeBarrier<PIPE_V>();
+    in_order::Div(scale, scale, divisor, 1);
+    in_order::Add(scale, scale, sound, 1);  // 0 for a row without NaN and infinity
     unit.wait_for_results();
     const float factor = scale.GetValue(0);
     for (RowParts parts(row, in.cols); !parts.is_done();) write_part(parts.next(), factor);
-    AscendC::Duplicate(scale, factor, kLane);
-    AscendC::PipeBarrier<PIPE_V>();
+    in_order::Duplicate(scale, factor, kLane);
     unit.write(scales, {row, 0, 1, 1, kLane}, scale, kLane);
   }
   __aicore__ inline void write_part(const Piece& piece, float scale) {
     const Floats x = part_of(piece.col), divisor = unit.floats(2);
     if (scale > 0.0f) {
-      AscendC::Duplicate(divisor, scale, piece.num_cols);
-      AscendC::PipeBarrier<PIPE_V>();
+      in_order::Duplicate(divisor, scale, piece.num_cols);
       AscendC::Div(x, x, divisor, piece.num_cols);
     } else {
       AscendC::Duplicate(x, 0.0f, piece.num_cols);
@@ -131,8 +126,7 @@ struct Dequantize {
   }
   __aicore__ inline void compute(const Piece& piece) {
     unit.wait_for_results();
-    AscendC::Muls(unit.floats(0), unit.floats(0), unit.floats(1).GetValue(0), piece.num_cols);
-    AscendC::PipeBarrier<PIPE_V>();
+    in_order::Muls(unit.floats(0), unit.floats(0), unit.floats(1).GetValue(0), piece.num_cols);
     unit.write(out, piece, unit.floats(0), piece.num_cols);
   }
 };

@@ -79,25 +79,18 @@ __aicore__ inline void reduce(VectorUnit& unit, const Frame& frame) { reduce_ent
 
 // Computes out[r] = <a[r], b[r]>, the sum of a[r], or its maximum: first over the parts of a row, element by element,
 // then over the elements of the result.
-struct FoldRows {
-  VectorUnit& unit;
-  Rows2d out, a, b;
-  bool is_dot, is_max;
+struct FoldRows : OfFloats {
+  Rows2d out;
+  bool is_max;
 
-  __aicore__ inline void load(const Bytes& in, const Piece& piece) {
-    unit.load(in, 0, a, piece);
-    if (is_dot) unit.load(in, 1, b, piece);
-  }
-  __aicore__ inline void widen(const Bytes& in, const Piece& piece) {
-    unit.widen(unit.floats(0), in, 0, a.dtype, piece.count());
-    if (is_dot) unit.widen(unit.floats(1), in, 1, b.dtype, piece.count());
+  __aicore__ inline void widen(const Bytes& loaded, const Piece& piece) {
+    OfFloats::widen(loaded, piece);
     if (piece.col == 0) AscendC::Duplicate(unit.floats(2), is_max ? -__builtin_inff() : 0.0f, piece.count());
   }
   __aicore__ inline void compute(const Piece& piece) {
     const Floats x = unit.floats(0), parts = unit.floats(2), folded = unit.floats(3);
-    if (is_dot) {
-      AscendC::Mul(x, x, unit.floats(1), piece.count());
-      AscendC::PipeBarrier<PIPE_V>();
+    if (num_inputs > 1) {
+      in_order::Mul(x, x, unit.floats(1), piece.count());
     }
     for (int32_t r = 0; r < piece.num_rows; ++r) {  // without padding
       const Floats part = parts[r * piece.pitch];
@@ -108,7 +101,7 @@ struct FoldRows {
       }
     }
     AscendC::PipeBarrier<PIPE_V>();
-    if (piece.col + piece.num_cols < a.cols) return;
+    if (piece.col + piece.num_cols < in[0].cols) return;
     for (int32_t r = 0; r < piece.num_rows; ++r) {
       if (is_max) {
         AscendC::ReduceMax(folded[r * kLane], parts[r * piece.pitch], x, piece.pitch, false);
@@ -132,7 +125,7 @@ __aicore__ inline void fold(VectorUnit& unit, Rows2d out, const Rows2d& a, int32
     FoldIntegers body{{unit, out, a}, is_max};
     return run_pieces(unit, pieces, body);
   }
-  FoldRows body{unit, out, a, a, false, is_max};
+  FoldRows body{{unit, 1, {a}}, out, is_max};
   run_pieces(unit, pieces, body);
 }
 
@@ -145,9 +138,9 @@ __aicore__ inline void row_reduce(VectorUnit& unit, const Frame& frame) {
 }
 
 __aicore__ inline void row_dot(VectorUnit& unit, const Frame& frame) {
-  FoldRows body{unit, frame.rows(0), frame.rows(1), frame.rows(2), true, false};
+  FoldRows body{{unit, 2, {frame.rows(1), frame.rows(2)}}, frame.rows(0), false};
   body.out.is_column = true;
-  run_pieces(unit, Pieces(frame.unit.rows, body.a.cols, piece_elements(widest_of(body.a, body.b))), body);
+  run_pieces(unit, Pieces(frame.unit.rows, body.in[0].cols, piece_elements(body.widest(0))), body);
 }
 
 // Computes out[e] = sum of the expert's rows, in order.
@@ -164,37 +157,29 @@ struct SumColumns {
   __aicore__ inline void compute(const Piece& piece) {
     const Floats sum = unit.floats(0), x = unit.floats(1);
     for (int32_t r = 0; r < piece.num_rows; ++r) {
-      AscendC::Add(sum, sum, x[r * piece.pitch], piece.pitch);
-      AscendC::PipeBarrier<PIPE_V>();
+      in_order::Add(sum, sum, x[r * piece.pitch], piece.pitch);
     }
-    if (piece.row + piece.num_rows == num_rows) write(piece.num_cols, piece.pitch);
-  }
-  __aicore__ inline void write(int32_t num_cols, int32_t pitch) {
-    unit.write(out, {0, 0, 1, num_cols, pitch}, unit.floats(0), pitch);
+    if (piece.row + piece.num_rows == num_rows) unit.write(out, {0, 0, 1, piece.num_cols, piece.pitch}, sum, piece.pitch);
   }
 };
 
 __aicore__ inline void col_sum(VectorUnit& unit, const Frame& frame) {
   const Buffer to = frame.buffer(0);
-  Rows2d out = frame.rows(0), in = frame.rows(1);
+  const Rows2d in = frame.rows(1);
+  Rows2d out = frame.rows(0);
   out.address = frame.element(0, to, frame.unit.expert, frame.first_col(0));
   const int32_t size_out = element_bytes(out.dtype), size_in = element_bytes(in.dtype);
   const int32_t elements = piece_elements(most(size_out, size_in));
+  if (frame.unit.rows == 0) return clear_rows(unit, out.address, 0, 1, frame.task.cols * size_out);
+  if (is_integer(out.dtype) || is_integer(in.dtype)) {
+    ReduceIntegers sums{{unit, out, in}, frame.unit.rows, false};  // the rows are like the entries of one token
+    return run_pieces(unit, EntryPieces(1, frame.task.cols, frame.unit.rows, elements), sums);
+  }
   for (int32_t col = 0; col < frame.task.cols; col += elements) {
-    const int32_t width = least(elements, frame.task.cols - col);
     SumColumns body{unit, out, in, frame.unit.rows};
     body.out.address += col * size_out;
     body.in.address += col * size_in;
-    if (frame.unit.rows > 0 && (is_integer(out.dtype) || is_integer(in.dtype))) {
-      SumIntegers sum{{unit, body.out, body.in}, frame.unit.rows};
-      run_pieces(unit, Pieces(frame.unit.rows, width, elements), sum);
-    } else if (frame.unit.rows > 0) {
-      run_pieces(unit, Pieces(frame.unit.rows, width, elements), body);
-    } else {
-      AscendC::Duplicate(unit.floats(0), 0.0f, round_up(width, kLane));
-      AscendC::PipeBarrier<PIPE_V>();
-      body.write(width, round_up(width, kLane));
-    }
+    run_pieces(unit, Pieces(frame.unit.rows, least(elements, frame.task.cols - col), elements), body);
   }
 }
 

@@ -21,10 +21,8 @@ struct TopK {
   // Initializes what is equal for all rows.
   __aicore__ inline void init() {
     const int32_t lanes = round_up(x.cols, kList);
-    AscendC::CreateVecIndex(columns(), 0, lanes);
-    AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Muls(pair_offsets(), columns(), 8, lanes);
-    AscendC::PipeBarrier<PIPE_V>();
+    in_order::CreateVecIndex(columns(), 0, lanes);
+    in_order::Muls(pair_offsets(), columns(), 8, lanes);
   }
   __aicore__ inline void load(const Bytes& in, const Piece& piece) { unit.load(in, 0, x, piece); }
   __aicore__ inline void widen(const Bytes& in, const Piece& piece) {
@@ -59,8 +57,7 @@ struct TopK {
     for (int32_t r = 0; r < piece.num_rows; ++r) {
       const Floats row = unit.floats(0)[r * piece.pitch];
       choose(unit.mask(), AscendC::CMPMODE::EQ, row, row, half(1, 1), none, ones, piece.pitch);
-      AscendC::Max(found, found, half(1, 1), piece.num_cols);
-      AscendC::PipeBarrier<PIPE_V>();
+      in_order::Max(found, found, half(1, 1), piece.num_cols);
     }
     AscendC::ReduceMax(ones, found, none, piece.num_cols, false);
     unit.wait_for_results();
@@ -76,17 +73,13 @@ struct TopK {
       const Floats to = digit == 0 ? keys() : pairs(1);
       find_keys(row, digit, to, lanes);
       if (digit > 0) {
-        AscendC::Muls(work(), order(), 4, lanes);
-        AscendC::PipeBarrier<PIPE_V>();
-        AscendC::Gather(keys(), to, work().ReinterpretCast<uint32_t>(), 0, lanes);
-        AscendC::PipeBarrier<PIPE_V>();
+        in_order::Muls(work(), order(), 4, lanes);
+        in_order::Gather(keys(), to, work().ReinterpretCast<uint32_t>(), 0, lanes);
       }
       const Words so_far = digit == 0 ? columns() : order();
-      AscendC::Sort32(pairs(0), keys(), so_far.ReinterpretCast<uint32_t>(), lanes / kList);
-      AscendC::PipeBarrier<PIPE_V>();
+      in_order::Sort32(pairs(0), keys(), so_far.ReinterpretCast<uint32_t>(), lanes / kList);
       const Words sorted = merge(lanes).ReinterpretCast<int32_t>();
-      AscendC::Gather(order(), sorted, pair_offsets().ReinterpretCast<uint32_t>(), 4, lanes);
-      AscendC::PipeBarrier<PIPE_V>();
+      in_order::Gather(order(), sorted, pair_offsets().ReinterpretCast<uint32_t>(), 4, lanes);
     }
   }
 
@@ -94,10 +87,8 @@ struct TopK {
   __aicore__ inline void find_keys(const Floats& row, int32_t digit, const Floats& to, int32_t lanes) {
     const Floats found = work().ReinterpretCast<float>();
     is_integer(x.dtype) ? find_digits(row, digit) : find_numbers(row, digit);
-    AscendC::Duplicate(to, -__builtin_inff(), lanes);
-    AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Muls(to, found, is_largest ? 1.0f : -1.0f, x.cols);
-    AscendC::PipeBarrier<PIPE_V>();
+    in_order::Duplicate(to, -__builtin_inff(), lanes);
+    in_order::Muls(to, found, is_largest ? 1.0f : -1.0f, x.cols);
   }
   // Keys of a row with NaN: first its numbers (a positive zero for both zeros, infinity for NaN), then 1 for NaN.
   __aicore__ inline void find_numbers(const Floats& row, int32_t digit) {
@@ -126,8 +117,7 @@ struct TopK {
     } else {
       AscendC::DataCopy(words, row.ReinterpretCast<int32_t>(), round_up(x.cols, kLane));
     }
-    AscendC::Duplicate(mask, 0xFFFF, x.cols);
-    AscendC::PipeBarrier<PIPE_V>();
+    in_order::Duplicate(mask, 0xFFFF, x.cols);
     if (!is_high) {
       AscendC::And(words.ReinterpretCast<uint16_t>(), words.ReinterpretCast<uint16_t>(), mask.ReinterpretCast<uint16_t>(),
                    2 * x.cols);
@@ -137,8 +127,7 @@ struct TopK {
       AscendC::ShiftRight(words.ReinterpretCast<uint32_t>(), words.ReinterpretCast<uint32_t>(), 16u, x.cols);
     }
     AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Cast(work().ReinterpretCast<float>(), words, AscendC::RoundMode::CAST_RINT, x.cols);
-    AscendC::PipeBarrier<PIPE_V>();
+    in_order::Cast(work().ReinterpretCast<float>(), words, AscendC::RoundMode::CAST_RINT, x.cols);
   }
 
   // Merges sorted lists of 32 pairs, four lists at a time.
@@ -175,10 +164,8 @@ struct TopK {
       for (int32_t i = 0; i < ids.cols; ++i) to.set_integer(i, from.integer(order().GetValue(i)));
       unit.release_to_vectors();
     } else {
-      AscendC::Muls(work(), order(), 4, ids.cols);
-      AscendC::PipeBarrier<PIPE_V>();
-      AscendC::Gather(keys(), row, work().ReinterpretCast<uint32_t>(), 0, ids.cols);
-      AscendC::PipeBarrier<PIPE_V>();
+      in_order::Muls(work(), order(), 4, ids.cols);
+      in_order::Gather(keys(), row, work().ReinterpretCast<uint32_t>(), 0, ids.cols);
     }
     unit.write_floats(values, piece, keys(), piece.pitch);
     unit.write_floats(ids, piece, order().ReinterpretCast<float>(), piece.pitch);

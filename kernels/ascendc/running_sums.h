@@ -39,8 +39,7 @@ class RunningSums {
     for (int32_t terms = 1; terms < num_terms_; terms *= 2, at = 1 - at) {
       if (terms < kBlockBytes / 4) bring(1 - at, at, terms);
       const Words before = terms < kBlockBytes / 4 ? sums(1 - at) : sums_[at][kPad - terms];
-      AscendC::Add(sums(1 - at), sums(at), before, num_sums_);
-      AscendC::PipeBarrier<PIPE_V>();
+      in_order::Add(sums(1 - at), sums(at), before, num_sums_);
     }
     return sums(at);
   }
@@ -49,9 +48,8 @@ class RunningSums {
   __aicore__ inline Words sums(int32_t i) const { return sums_[i][kPad]; }
   // Copies the sums that are `distance` words earlier.
   __aicore__ inline void bring(int32_t to, int32_t from, int32_t distance) const {
-    AscendC::Gather(sums(to), sums_[from], offsets_.ReinterpretCast<uint32_t>(),
-                    static_cast<uint32_t>((kPad - distance) * sizeof(int32_t)), static_cast<uint32_t>(num_sums_));
-    AscendC::PipeBarrier<PIPE_V>();
+    in_order::Gather(sums(to), sums_[from], offsets_.ReinterpretCast<uint32_t>(),
+                     static_cast<uint32_t>((kPad - distance) * sizeof(int32_t)), static_cast<uint32_t>(num_sums_));
   }
 
   const int32_t num_terms_, num_sums_;

@@ -8,16 +8,11 @@ namespace hpmoe {
 // Computes the column of each index as float32, from the first column on. Overwrites `work`.
 __aicore__ inline void count_columns(const Floats& to, const Floats& work, const AscendC::LocalTensor<int32_t>& index,
                                      int32_t cols, int32_t count) {
-  AscendC::Cast(to, index, AscendC::RoundMode::CAST_RINT, count);
-  AscendC::PipeBarrier<PIPE_V>();
-  AscendC::Muls(work, to, -1.0f, count);
-  AscendC::PipeBarrier<PIPE_V>();
-  AscendC::Mins(work, work, 1.0f, count);
-  AscendC::PipeBarrier<PIPE_V>();
-  AscendC::Maxs(work, work, 0.0f, count);  // 1 for a negative index
-  AscendC::PipeBarrier<PIPE_V>();
-  AscendC::Axpy(to, work, static_cast<float>(cols), count);
-  AscendC::PipeBarrier<PIPE_V>();
+  in_order::Cast(to, index, AscendC::RoundMode::CAST_RINT, count);
+  in_order::Muls(work, to, -1.0f, count);
+  in_order::Mins(work, work, 1.0f, count);
+  in_order::Maxs(work, work, 0.0f, count);  // 1 for a negative index
+  in_order::Axpy(to, work, static_cast<float>(cols), count);
 }
 
 // Computes out[t, k] = x[t, index[t, k]]; a negative index counts from the end. Vector instructions gather words, with
@@ -72,14 +67,12 @@ struct TakeCols {
       AscendC::Cast(cols.ReinterpretCast<int32_t>(), unit.floats(1).ReinterpretCast<int64_t>(),
                     AscendC::RoundMode::CAST_NONE, piece.count());
       AscendC::PipeBarrier<PIPE_V>();
-      AscendC::DataCopy(unit.floats(1), cols, piece.count());
-      AscendC::PipeBarrier<PIPE_V>();
+      in_order::DataCopy(unit.floats(1), cols, piece.count());
     }
     count_columns(cols, work, places, in.cols, piece.count());
     check(cols, last, work, piece);
     if (unit.has_refused()) return;
-    AscendC::Muls(cols, cols, is_wide() ? 1.0f : 4.0f, piece.count());
-    AscendC::PipeBarrier<PIPE_V>();
+    in_order::Muls(cols, cols, is_wide() ? 1.0f : 4.0f, piece.count());
     AscendC::Cast(places, cols, AscendC::RoundMode::CAST_RINT, piece.count());
     if (is_wide()) unit.wait_for_results();
     AscendC::PipeBarrier<PIPE_V>();
@@ -99,8 +92,7 @@ struct TakeCols {
       AscendC::Max(least_negated, least_negated, work, piece.num_cols);
     }
     AscendC::PipeBarrier<PIPE_V>();
-    AscendC::ReduceMax(work, greatest, work[half], piece.num_cols, false);
-    AscendC::PipeBarrier<PIPE_V>();
+    in_order::ReduceMax(work, greatest, work[half], piece.num_cols, false);
     AscendC::ReduceMax(work[kLane], least_negated, work[half], piece.num_cols, false);
     unit.wait_for_results();
     if (work.GetValue(0) >= static_cast<float>(in.cols) || work.GetValue(kLane) > 0.0f)

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "frame.h"
+#include "in_order.h"
 #include "ring.h"
 
 namespace hpmoe {
@@ -248,6 +249,25 @@ class Pieces {
   static constexpr int32_t kMaxRows = kPieceFloats / kLane / 2;  // a column of float32 takes 64 bytes a row
 
   int32_t num_rows_, num_cols_, cols_, pitch_, rows_, row_ = 0, col_ = 0;
+};
+
+// Base of bodies that read the same piece of some operands as float32, operand i in floats(i).
+struct OfFloats {
+  VectorUnit& unit;
+  int32_t num_inputs;
+  Rows2d in[kMaxInputs];
+
+  __aicore__ inline void load(const Bytes& loaded, const Piece& piece) {
+    for (int32_t i = 0; i < num_inputs; ++i) unit.load(loaded, i, in[i], piece);
+  }
+  __aicore__ inline void widen(const Bytes& loaded, const Piece& piece) {
+    for (int32_t i = 0; i < num_inputs; ++i) unit.widen(unit.floats(i), loaded, i, in[i].dtype, piece.count());
+  }
+  // Returns the bytes of the widest element of the operands, or `bytes` if that is more.
+  __aicore__ inline int32_t widest(int32_t bytes) const {
+    for (int32_t i = 0; i < num_inputs; ++i) bytes = most(bytes, element_bytes(in[i].dtype));
+    return bytes;
+  }
 };
 
 // Elements of a piece whose widest operand has elements of `widest` bytes.

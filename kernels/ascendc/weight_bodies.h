@@ -52,10 +52,8 @@ struct ColumnScales {
   }
   __aicore__ inline void compute(const Piece& piece) {
     const Floats x = unit.floats(0), magnitudes = unit.floats(1);
-    AscendC::Abs(magnitudes, x, piece.count());
-    AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Muls(x, x, 0.0f, piece.count());
-    AscendC::PipeBarrier<PIPE_V>();
+    in_order::Abs(magnitudes, x, piece.count());
+    in_order::Muls(x, x, 0.0f, piece.count());
     AscendC::Max(largest(), largest(), magnitudes, piece.count());
     AscendC::Add(unsound(), unsound(), x, piece.count());
     AscendC::PipeBarrier<PIPE_V>();
@@ -68,16 +66,12 @@ struct ColumnScales {
       AscendC::Add(unsound(), unsound(), unsound()[half], count);
       AscendC::PipeBarrier<PIPE_V>();
     }
-    AscendC::Duplicate(unit.floats(0), largest_of(element), of.pitch);
-    AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Div(largest(), largest(), unit.floats(0), of.pitch);
-    AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Add(largest(), largest(), unsound(), of.pitch);
-    AscendC::PipeBarrier<PIPE_V>();
+    in_order::Duplicate(unit.floats(0), largest_of(element), of.pitch);
+    in_order::Div(largest(), largest(), unit.floats(0), of.pitch);
+    in_order::Add(largest(), largest(), unsound(), of.pitch);
     unit.write(of.scales, {0, 0, 1, of.num_cols, of.pitch}, largest(), of.pitch);
     for (int32_t rows = 1; rows < of.deep; rows *= 2) {
-      AscendC::Muls(largest()[rows * of.pitch], largest(), 1.0f, least(rows, of.deep - rows) * of.pitch);
-      AscendC::PipeBarrier<PIPE_V>();
+      in_order::Muls(largest()[rows * of.pitch], largest(), 1.0f, least(rows, of.deep - rows) * of.pitch);
     }
   }
 };
@@ -86,10 +80,8 @@ struct ColumnScales {
 __aicore__ inline void find_transposed_places(const AscendC::LocalTensor<int32_t>& places, const WeightColumns& of,
                                               int32_t deep) {
   constexpr auto kBytes = static_cast<int32_t>(sizeof(float));
-  AscendC::CreateVecIndex(places, 0, deep);
-  AscendC::PipeBarrier<PIPE_V>();
-  AscendC::Muls(places, places, of.pitch * kBytes, deep);
-  AscendC::PipeBarrier<PIPE_V>();
+  in_order::CreateVecIndex(places, 0, deep);
+  in_order::Muls(places, places, of.pitch * kBytes, deep);
   for (int32_t col = 1; col < of.num_cols; ++col) AscendC::Adds(places[col * deep], places, col * kBytes, deep);
   AscendC::PipeBarrier<PIPE_V>();
 }
@@ -108,10 +100,8 @@ struct ColumnElements {
   __aicore__ inline void begin() {
     const Floats zeros = unit.floats(1);
     const int32_t tile = of.deep * of.pitch;
-    AscendC::Duplicate(zeros, 0.0f, tile);
-    AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Compare(unit.mask(), scales(), zeros, AscendC::CMPMODE::GT, tile);
-    AscendC::PipeBarrier<PIPE_V>();
+    in_order::Duplicate(zeros, 0.0f, tile);
+    in_order::Compare(unit.mask(), scales(), zeros, AscendC::CMPMODE::GT, tile);
   }
   __aicore__ inline void load(const Bytes& loaded, const Piece& piece) { unit.load(loaded, 0, of.in, piece); }
   __aicore__ inline void widen(const Bytes& loaded, const Piece& piece) {
@@ -125,10 +115,8 @@ struct ColumnElements {
     AscendC::Div(x, x, scales(), count);
     AscendC::Duplicate(transposed, 0.0f, count);
     AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Select(x, unit.mask(), x, transposed, AscendC::SELMODE::VSEL_TENSOR_TENSOR_MODE, count);
-    AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Gather(transposed, x, places().ReinterpretCast<uint32_t>(), 0, of.num_cols * deep);
-    AscendC::PipeBarrier<PIPE_V>();
+    in_order::Select(x, unit.mask(), x, transposed, AscendC::SELMODE::VSEL_TENSOR_TENSOR_MODE, count);
+    in_order::Gather(transposed, x, places().ReinterpretCast<uint32_t>(), 0, of.num_cols * deep);
     Bytes result = unit.outputs.AllocTensor<uint8_t>();
     narrow_elements(element, result, transposed, x, of.num_cols * deep);
     unit.leave(of.codes, {0, piece.row, of.num_cols, piece.num_rows, deep}, result);
@@ -143,26 +131,22 @@ struct ColumnBlocks {
 
   __aicore__ inline void load(const Bytes& loaded, const Piece& piece) { unit.load(loaded, 0, of.in, piece); }
   __aicore__ inline void widen(const Bytes& loaded, const Piece& piece) {
-    AscendC::Duplicate(unit.floats(1), 0.0f, kMostScaled);  // pads the last blocks
-    AscendC::PipeBarrier<PIPE_V>();
+    in_order::Duplicate(unit.floats(1), 0.0f, kMostScaled);  // pads the last blocks
     unit.widen(unit.floats(1), loaded, 0, of.in.dtype, piece.count());
   }
   __aicore__ inline void compute(const Piece& piece) {
     const int32_t deep = round_up(piece.num_rows, kScaledBlock), per_column = deep / kScaledBlock;
     const auto places = unit.floats(4).ReinterpretCast<int32_t>();
     find_transposed_places(places, of, deep);
-    AscendC::Gather(unit.floats(0), unit.floats(1), places.ReinterpretCast<uint32_t>(), 0, of.num_cols * deep);
-    AscendC::PipeBarrier<PIPE_V>();
+    in_order::Gather(unit.floats(0), unit.floats(1), places.ReinterpretCast<uint32_t>(), 0, of.num_cols * deep);
     BlockScaler scaler(unit);
     const Floats codes = scaler.scale(of.num_cols * per_column);
     scaler.write_elements(of.codes, {0, piece.row, of.num_cols, piece.num_rows, deep}, of.num_cols * deep);
     for (int32_t col = 0; col < of.num_cols; ++col)
       AscendC::CreateVecIndex(places[col * kBlockBytes], col * per_column, kBlockBytes);
     AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Muls(places, places, static_cast<int32_t>(sizeof(float)), of.num_cols * kBlockBytes);
-    AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Gather(unit.floats(1), codes, places.ReinterpretCast<uint32_t>(), 0, of.num_cols * kBlockBytes);
-    AscendC::PipeBarrier<PIPE_V>();
+    in_order::Muls(places, places, static_cast<int32_t>(sizeof(float)), of.num_cols * kBlockBytes);
+    in_order::Gather(unit.floats(1), codes, places.ReinterpretCast<uint32_t>(), 0, of.num_cols * kBlockBytes);
     scaler.write_scales(of.scales, {0, piece.row / kScaledBlock, of.num_cols, per_column, kBlockBytes}, unit.floats(1),
                         of.num_cols * kBlockBytes);
   }

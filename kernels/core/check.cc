@@ -27,7 +27,7 @@ class Checker {
     for (int32_t i = 0; i < h.num_buffers; ++i) {
       const Buffer& b = image_.buffers[i];
       if (b.cols < 1 || b.rows_per_expert < 0 || b.rows < 0) return "a buffer has a negative size or no columns";
-      if (!in_range(b.dtype, int32_t(Dtype::UINT8) + 1)) return "a buffer's dtype is unknown";
+      if (!in_range(b.dtype, kNumDtype)) return "a buffer's dtype is unknown";
     }
     for (int32_t i = 0; i < h.num_routes; ++i)
       if (!is_route_ok(image_, image_.routes[i])) return "a route's sizes do not fit together";

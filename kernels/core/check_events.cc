@@ -32,7 +32,7 @@ bool is_event_ok(const Image& image, const EventRun& run, int64_t index) {
 
 const char* check_signal(const Op& op, const Signal& signal) {
   const auto opcode = opcode_of(op);
-  if (!in_range(signal.kind, 7) || !in_range(signal.amount, 2) || !in_range(signal.remote, 3)) {
+  if (!in_range(signal.kind, kNumIndex) || !in_range(signal.amount, kNumAmount) || !in_range(signal.remote, kNumRemote)) {
     return "a signal's kind is unknown";
   }
   const bool by_tile = signal.kind == int32_t(Index::ENTRY_TILE), by_fan = fans_out(opcode);
@@ -81,7 +81,7 @@ const char* check_events(const Image& image) {
 const char* check_events_of_template(const Image& image, const TaskTemplate& task_template) {
   for (int32_t i = 0; i < task_template.num_waits; ++i) {
     const int32_t kind = image.waits[task_template.first_wait + i].kind;
-    if (!in_range(kind, 7) || kind == int32_t(Index::ENTRY_TILE)) return "a wait's kind is unknown";
+    if (!in_range(kind, kNumIndex) || kind == int32_t(Index::ENTRY_TILE)) return "a wait's kind is unknown";
   }
   for (int32_t i = 0; i < task_template.num_signals; ++i) {
     if (const char* fault = check_signal(image.ops[task_template.op], image.signals[task_template.first_signal + i]))

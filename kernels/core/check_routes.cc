@@ -43,7 +43,7 @@ bool are_experts_ok(const Image& image, const Route& r) {
 
 bool is_capacity_ok(const Image& image, const Route& r) {
   if (r.drop_policy == int32_t(DropPolicy::NONE)) return true;
-  if (!in_range(r.drop_policy, 4) || !(r.capacity_factor > 0 && std::isfinite(r.capacity_factor))) return false;
+  if (!in_range(r.drop_policy, kNumDropPolicy) || !(r.capacity_factor > 0 && std::isfinite(r.capacity_factor))) return false;
   if (r.drop_policy != int32_t(DropPolicy::PROBS)) return true;
   if (!in_range(r.weights_buffer, image.header->num_buffers)) return false;
   const Buffer& weights = image.buffers[r.weights_buffer];

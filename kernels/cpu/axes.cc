@@ -1,4 +1,5 @@
-// Bodies along an axis inside rows of [outer, size, inner] elements: strided pick and place, sums and maxima.
+// Bodies along an axis inside rows of [outer, size, inner] elements: strided pick and place, sums and maxima. A row
+// reduction is along an axis of all columns.
 #include <algorithm>
 #include <cstring>
 
@@ -138,16 +139,11 @@ void group_reduce_integers(const View& x, const View& out, int64_t rows, int64_t
   }
 }
 
-}  // namespace
-
-Code pick(const Frame& frame) { return moved(frame, false); }
-Code place(const Frame& frame) { return moved(frame, true); }
-
-Code group_reduce(const Frame& frame) {
-  const auto p = params::ByGroups::of(frame.op);
-  const bool is_max = p.reduction == Reduction::MAX;
-  const int64_t size = p.size, inner = p.inner, width = frame.buffer(0).cols;
-  if (is_integer(frame.dtype(1))) {
+// Computes `width` results of each row, each over `size` elements that are `inner` apart.
+Code reduced(const Frame& frame, Reduction reduction, int64_t width, int64_t size, int64_t inner) {
+  if (reduction != Reduction::SUM && reduction != Reduction::MAX) return Code::BAD_IMAGE;
+  const bool is_max = reduction == Reduction::MAX;
+  if (is_of_integers(frame)) {
     group_reduce_integers(frame.view(1), frame.view(0), frame.unit.rows, width, size, inner, is_max);
     return Code::OK;
   }
@@ -156,6 +152,20 @@ Code group_reduce(const Frame& frame) {
   for (int64_t row = 0; row < frame.unit.rows; ++row)
     inner == 1 ? reduce_neighbours(x, out, row, width, size, is_max) : reduce_apart(x, out, row, width, size, inner, is_max);
   return Code::OK;
+}
+
+}  // namespace
+
+Code pick(const Frame& frame) { return moved(frame, false); }
+Code place(const Frame& frame) { return moved(frame, true); }
+
+Code group_reduce(const Frame& frame) {
+  const auto p = params::ByGroups::of(frame.op);
+  return reduced(frame, p.reduction, frame.buffer(0).cols, p.size, p.inner);
+}
+
+Code row_reduce(const Frame& frame) {
+  return reduced(frame, params::ByColumns::of(frame.op).reduction, 1, frame.num_cols(1), 1);
 }
 
 }  // namespace hpmoe

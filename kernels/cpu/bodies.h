@@ -21,7 +21,6 @@ int64_t send_segment(const Frame& frame, const Segment& segment, Outbox& outbox)
 // Bodies for integers; the bodies of the same names call these.
 bool is_of_integers(const Frame& frame);
 Code map_integers(const Frame& frame);
-Code row_reduce_integers(const Frame& frame, bool is_max);
 Code col_sum_integers(const Frame& frame);
 
 }  // namespace hpmoe

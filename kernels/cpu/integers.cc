@@ -41,19 +41,6 @@ Code map_integers(const Frame& frame) {
   return Code::OK;
 }
 
-Code row_reduce_integers(const Frame& frame, bool is_max) {
-  const View out = frame.view(0), x = frame.view(1);
-  for (int64_t row = 0; row < frame.unit.rows; ++row) {
-    uint64_t sum = load_integer(x, row, 0);
-    for (int64_t col = 1; col < frame.num_cols(1); ++col) {
-      const int64_t value = load_integer(x, row, col);
-      sum = is_max ? std::max<int64_t>(sum, value) : sum + value;
-    }
-    store_integer(out, row, 0, wrapped(sum));
-  }
-  return Code::OK;
-}
-
 Code col_sum_integers(const Frame& frame) {
   const View out{frame.element(0, frame.unit.expert, frame.first_col(0)), 0, 1, frame.dtype(0)};
   const View x{frame.element(1, frame.unit.start, frame.first_col(1)), frame.buffer(1).cols, 1, frame.dtype(1)};

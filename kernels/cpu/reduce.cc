@@ -73,23 +73,6 @@ Code fan_out(const Frame& frame) {
   return Code::OK;
 }
 
-Code row_reduce(const Frame& frame) {
-  const Reduction reduction = params::ByColumns::of(frame.op).reduction;
-  if (reduction != Reduction::SUM && reduction != Reduction::MAX) return Code::BAD_IMAGE;
-  const bool is_max = reduction == Reduction::MAX;
-  if (is_of_integers(frame)) return row_reduce_integers(frame, is_max);
-  const int64_t cols = frame.num_cols(1);
-  Writer out(frame.view(0));
-  Reader x(frame.view(1));
-  float lanes[kLanes];
-  for_each_chunk(frame.unit.rows, cols, [&](int64_t row, int64_t col, int64_t n) {
-    if (col == 0) std::fill_n(lanes, kLanes, is_max ? -__builtin_inff() : 0.0f);
-    (is_max ? max_lanes : sum_lanes)(n, x.chunk(row, col, n), lanes);
-    if (col + n == cols) out.store_one(row, is_max ? max_of(lanes) : sum_of(lanes));
-  });
-  return Code::OK;
-}
-
 Code row_dot(const Frame& frame) {
   const int64_t cols = frame.num_cols(1);
   Writer out(frame.view(0));

@@ -50,7 +50,7 @@ def _cpp_type(cls: type) -> str:
 
 def _struct(name: str, about: str, fields: list[tuple[str, int, str]]) -> str:
     values = ", ".join(_read(f"op.param[{word}]", cpp) for _, word, cpp in fields)
-    return (f"{comment(about)}\nstruct {name} {{\n{members([(cpp, field) for field, _, cpp in fields])}\n\n"
+    return (f"{comment(about)}\nstruct {name} {{\n{members([(cpp, field) for field, _, cpp in fields])}\n"
             f"  HPMOE_DEVICE static inline {name} of(const Op& op) {{ return {{{values}}}; }}\n}};")
 
 

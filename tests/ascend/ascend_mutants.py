@@ -107,7 +107,7 @@ MUTANTS = (
         "pipe->InitBuffer(floats_, kNumFloats * kPieceFloats * sizeof(float));",
         "pipe->InitBuffer(floats_, (kNumFloats - 1) * kPieceFloats * sizeof(float));")),
     mutant("sums of columns that depend on each other", "reduce_bodies.h", (
-        "AscendC::Add(sum, sum, x[r * piece.pitch], piece.pitch);\n      AscendC::PipeBarrier<PIPE_V>();",
+        "in_order::Add(sum, sum, x[r * piece.pitch], piece.pitch);",
         "AscendC::Add(sum, sum, x[r * piece.pitch], piece.pitch);")),
     mutant("sums of rows over what fills them up", "reduce_bodies.h", (
         "AscendC::Add(part, part, x[r * piece.pitch], piece.num_cols);",
@@ -261,7 +261,9 @@ MUTANTS = (
                                                              "first + (row - start) / tile_rows")),
         without("a fan's sum that goes on with the last token's", "fan_bodies.h",
                 "if (piece.is_first) AscendC::Duplicate(unit.floats(0), 0.0f, piece.pitch);"),
-        without("rows of a fan added before each other", "fan_bodies.h", "AscendC::PipeBarrier<PIPE_V>();"),
+        mutant("rows of a fan added before each other", "fan_bodies.h", (
+            "in_order::Axpy(sum, x[i * piece.pitch], is_weighted ? w.GetValue(i * kLane) : 1.0f, piece.pitch);",
+            "AscendC::Axpy(sum, x[i * piece.pitch], is_weighted ? w.GetValue(i * kLane) : 1.0f, piece.pitch);")),
         mutant("fans tallied where numbers are still worked on", "fan_bodies.h", (
             "AscendC::Duplicate(unit.words(), 0, least(kAtOnce, num_slots - first));\n    unit.wait_for_results();",
             "AscendC::Duplicate(unit.words(), 0, least(kAtOnce, num_slots - first));")),
@@ -305,11 +307,11 @@ MUTANTS = (
         mutant("a row for all as many as there are", "map_body.h", ("is_row(i) ? first_row_of(piece) : piece", "piece")),
     ),
     mutant("a wrong sign in SwiGLU's gradient", "swiglu_bodies.h",
-           ("AscendC::Sub(x, g, x, count);", "AscendC::Add(x, g, x, count);")),
+           ("in_order::Sub(x, g, x, count);", "in_order::Add(x, g, x, count);")),
     *shown_in("norms",
-              without("the mean square of a norm without its epsilon", "norm_bodies.h", "AscendC::Adds(sum, sum, eps, 1);"),
+              without("the mean square of a norm without its epsilon", "norm_bodies.h", "in_order::Adds(sum, sum, eps, 1);"),
               without("a norm of the last part of a row", "norm_bodies.h", "if (piece.col > 0) return;"),
               mutant("a wrong sign in the gradient of a norm", "norm_bodies.h",
-                     ("AscendC::Sub(a, unit.floats(1), a, piece.count());",
-                      "AscendC::Add(a, unit.floats(1), a, piece.count());"))),
+                     ("in_order::Sub(a, unit.floats(1), a, piece.count());",
+                      "in_order::Add(a, unit.floats(1), a, piece.count());"))),
 )

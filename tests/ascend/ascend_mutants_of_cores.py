@@ -60,8 +60,8 @@ GATHERED = (
     mutant("entries of experts that no core gathers", "gather_sort.h", (
         "((num_experts_ - 1) >> shift_) + 2", "((num_experts_ - 1) >> shift_) + 1")),
     mutant("numbers gathered before the mask is made", "gather_sort.h", (
-        "AscendC::Compares(mask_.ReinterpretCast<uint8_t>(), words, value, AscendC::CMPMODE::EQ,\n"
-        "                      static_cast<uint32_t>(round_up(count, kRepeat)));\n    AscendC::PipeBarrier<PIPE_V>();",
+        "in_order::Compares(mask_.ReinterpretCast<uint8_t>(), words, value, AscendC::CMPMODE::EQ,\n"
+        "                       static_cast<uint32_t>(round_up(count, kRepeat)));",
         "AscendC::Compares(mask_.ReinterpretCast<uint8_t>(), words, value, AscendC::CMPMODE::EQ, "
         "static_cast<uint32_t>(round_up(count, kRepeat)));")),
     mutant("what follows a chunk of ids gathered too", "gather_sort.h", (
@@ -74,7 +74,7 @@ GATHERED = (
     mutant("sums of half the experts", "running_sums.h", ("terms < num_terms_", "2 * terms < num_terms_")),
     mutant("no zeros before the first expert", "running_sums.h", ("AscendC::Duplicate(sums, 0, kPad);", "")),
     mutant("sums of sums that are not there yet", "running_sums.h", (
-        "AscendC::Add(sums(1 - at), sums(at), before, num_sums_);\n      AscendC::PipeBarrier<PIPE_V>();",
+        "in_order::Add(sums(1 - at), sums(at), before, num_sums_);",
         "AscendC::Add(sums(1 - at), sums(at), before, num_sums_);")),
     *shown_in(
         "grouped",
@@ -108,8 +108,7 @@ GATHERED = (
 
 PLACED = (
     mutant("ranks added up in any order", "placement.h", (
-        "AscendC::Add(sums_[(s + 1) * pitch_], sums_[s * pitch_], high_[s * pitch_], pitch_);\n"
-        "      AscendC::PipeBarrier<PIPE_V>();",
+        "in_order::Add(sums_[(s + 1) * pitch_], sums_[s * pitch_], high_[s * pitch_], pitch_);",
         "AscendC::Add(sums_[(s + 1) * pitch_], sums_[s * pitch_], high_[s * pitch_], pitch_);")),
     mutant("sums read before they are computed", "placement.h", ("on_.unit.wait_for_results();", "")),
     mutant("rows that come behind those of all ranks", "placement.h", (

@@ -9,28 +9,29 @@ ROWS = shown_in(
     without("fp8 written as int8", "elements.h", "if (element == Element::E4M3) return narrow_fp8(to, x, count);"),
     mutant("no zeros where a scale is none", "quantized_bodies.h", ("scale > 0.0f", "true")),
     mutant("a row that is not finite scaled as if it were", "quantized_bodies.h", (
-        "AscendC::Add(scale, scale, sound, 1);", "AscendC::Muls(scale, scale, 1.0f, 1);")),
+        "in_order::Add(scale, scale, sound, 1);", "in_order::Muls(scale, scale, 1.0f, 1);")),
 )
 
 BLOCKS = shown_in(
     "mxfp8 rows",
     mutant("scales where elements begin", "block_scales.h", ("rows.address + place", "rows.address")),
     mutant("a scale for each 16 elements", "block_scales.h", (
-        "AscendC::ShiftRight(places, places, 5, piece.count());", "AscendC::ShiftRight(places, places, 4, piece.count());")),
+        "in_order::ShiftRight(places, places, 5, piece.count());",
+        "in_order::ShiftRight(places, places, 4, piece.count());")),
     mutant("the scales of a piece's first row", "block_scales.h", ("r * pitch * kBytes", "0 * r")),
     mutant("blocks counted from where a piece begins", "block_scales.h", (
         "AscendC::CreateVecIndex(places[r * piece.pitch], piece.col % kScaledBlock, piece.pitch);",
         "AscendC::CreateVecIndex(places[r * piece.pitch], 0, piece.pitch);")),
     mutant("scales counted without the block that a piece begins in", "block_scales.h", (
         "(piece.col + piece.num_cols - 1) / kScaledBlock", "first + (piece.num_cols - 1) / kScaledBlock")),
-    without("no least scale", "block_scales.h", "AscendC::Maxs(bits, bits, 1 << (kExponentBits - 1), of.count());"),
+    without("no least scale", "block_scales.h", "in_order::Maxs(bits, bits, 1 << (kExponentBits - 1), of.count());"),
     without("the last block filled up with what was there", "block_scales.h",
-            "AscendC::Duplicate(unit.floats(0), 0.0f, kMostScaled);"),
-    mutant("scales of half the size", "block_scales.h", ("AscendC::Adds(bits, bits, -kElementExponent, blocks);",
-                                                         "AscendC::Adds(bits, bits, -kElementExponent - 1, blocks);")),
-    without("exponents below the least", "block_scales.h", "AscendC::Maxs(bits, bits, kElementExponent, blocks);"),
-    without("numbers past the largest", "block_scales.h", "AscendC::Mins(x, x, largest_of(Element::E4M3), count);"),
-    without("numbers past the least", "block_scales.h", "AscendC::Maxs(x, x, -largest_of(Element::E4M3), count);"),
+            "in_order::Duplicate(unit.floats(0), 0.0f, kMostScaled);"),
+    mutant("scales of half the size", "block_scales.h", ("in_order::Adds(bits, bits, -kElementExponent, blocks);",
+                                                         "in_order::Adds(bits, bits, -kElementExponent - 1, blocks);")),
+    without("exponents below the least", "block_scales.h", "in_order::Maxs(bits, bits, kElementExponent, blocks);"),
+    without("numbers past the largest", "block_scales.h", "in_order::Mins(x, x, largest_of(Element::E4M3), count);"),
+    without("numbers past the least", "block_scales.h", "in_order::Maxs(x, x, -largest_of(Element::E4M3), count);"),
     mutant("the magnitudes of half a block", "block_scales.h", (
         "AscendC::WholeReduceMax(largest, magnitudes, kScaledBlock, blocks, 1, 1, kScaledBlock / 8,\n"
         "                            AscendC::ReduceOrder::ORDER_ONLY_VALUE);",
@@ -43,11 +44,11 @@ BLOCKS = shown_in(
 WEIGHTS = (
     *shown_in("fp8 weights", without(
         "no zeros in columns of zeros", "weight_bodies.h",
-        "AscendC::Select(x, unit.mask(), x, transposed, AscendC::SELMODE::VSEL_TENSOR_TENSOR_MODE, count);")),
+        "in_order::Select(x, unit.mask(), x, transposed, AscendC::SELMODE::VSEL_TENSOR_TENSOR_MODE, count);")),
     *shown_in(
         "mxfp8 weights",
         without("blocks of columns filled up with what was there", "weight_bodies.h",
-                "AscendC::Duplicate(unit.floats(1), 0.0f, kMostScaled);"),
+                "in_order::Duplicate(unit.floats(1), 0.0f, kMostScaled);"),
         mutant("the scales of a tile's first blocks", "weight_bodies.h", ("piece.row / kScaledBlock", "0")),
         mutant("the scales of a tile's first column", "weight_bodies.h", (
             "AscendC::CreateVecIndex(places[col * kBlockBytes], col * per_column, kBlockBytes);",

@@ -6,8 +6,8 @@ from ascend_mutants import mutant, shown_in, without
 ROUTERS = shown_in(
     "router",
     # Choices.
-    mutant("a row filled up with zeros", "row_sort.h", ("AscendC::Duplicate(to, -__builtin_inff(), lanes);",
-                                                      "AscendC::Duplicate(to, 0.0f, lanes);")),
+    mutant("a row filled up with zeros", "row_sort.h", ("in_order::Duplicate(to, -__builtin_inff(), lanes);",
+                                                      "in_order::Duplicate(to, 0.0f, lanes);")),
     mutant("the largest where the smallest are asked for", "row_sort.h", ("is_largest ? 1.0f : -1.0f", "1.0f")),
     mutant("NaN that nobody looks for", "row_sort.h", ("!is_integer(x.dtype) && find_nan(piece)", "false")),
     mutant("NaN among what is infinite", "row_sort.h", ("has_nan ? 2 : 1", "1")),
@@ -18,11 +18,11 @@ ROUTERS = shown_in(
     mutant("a rest that is left where it was", "row_sort.h", ("done < count", "false")),
     mutant("three lists taken for two", "row_sort.h", ("(1 << num_lists) - 1", "num_lists > 2 ? 3 : (1 << num_lists) - 1")),
     mutant("the numbers of pairs in place of their columns", "row_sort.h", (
-        "AscendC::Gather(order(), sorted, pair_offsets().ReinterpretCast<uint32_t>(), 4, lanes);",
-        "AscendC::Gather(order(), sorted, pair_offsets().ReinterpretCast<uint32_t>(), 0, lanes);")),
+        "in_order::Gather(order(), sorted, pair_offsets().ReinterpretCast<uint32_t>(), 4, lanes);",
+        "in_order::Gather(order(), sorted, pair_offsets().ReinterpretCast<uint32_t>(), 0, lanes);")),
     # Picks.
     without("indices that are not counted from the end", "take_body.h",
-            "AscendC::Axpy(to, work, static_cast<float>(cols), count);"),
+            "in_order::Axpy(to, work, static_cast<float>(cols), count);"),
     mutant("elements of the first row", "take_body.h", ("unit.floats(0)[r * from.pitch]", "unit.floats(0)")),
     mutant("offsets counted in elements", "take_body.h", ("is_wide() ? 1.0f : 4.0f", "1.0f")),
     mutant("one row of indices for all", "take_body.h", ("places[is_one_row() ? 0 : r * to.pitch]", "places[0]")),
@@ -49,7 +49,7 @@ ROUTERS = shown_in(
     # Draws.
     mutant("rounds of one key", "draw_body.h", ("key += 0x9E3779B9u", "key += 0u")),
     mutant("a product without its carry", "draw_body.h", ("add(high(), high(), carried());", "")),
-    mutant("or in place of exclusive or", "draw_body.h", ("AscendC::Sub(to, to, both, count_);", "")),
+    mutant("or in place of exclusive or", "draw_body.h", ("in_order::Sub(to, to, both, count_);", "")),
     mutant("numbers of other columns", "draw_body.h", ("frame.first_col(0) + piece.col", "piece.col")),
     # The scalar unit.
     without("numbers of the scalar unit that vectors take too early", "scalars.h", "unit.release_to_vectors();"),
