@@ -102,7 +102,7 @@ class Link:
             self._kept.clear()
             told = []
             for rank in range(self.size):
-                at = library.hpmoe_link_told(self._native.handle, rank, length)
+                at = library.hpmoe_link_told(self._native.handle, rank, ctypes.byref(length))
                 told.append(ctypes.string_at(at, length.value))
             return told
 

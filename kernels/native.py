@@ -140,77 +140,14 @@ def use_amx(allowed: bool, core_is_shared: bool | None = None) -> bool:
     return bool(load().hpmoe_use_amx(bool(allowed), -1 if core_is_shared is None else core_is_shared))
 
 
-def _link_signatures() -> loading.Signatures:
-    """Sets signatures of the functions for ranks that are processes."""
-    handle, number, words, status = ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(ctypes.c_int32), ctypes.POINTER(Status)
-    call = [handle, ctypes.c_char_p, ctypes.c_uint64]
-    return {
-        "hpmoe_heap_make": (ctypes.c_int32, [number]),
-        "hpmoe_link_open": (handle, [ctypes.c_int32, ctypes.c_int32, words, words, words, ctypes.POINTER(Hosts)]),
-        "hpmoe_ucx_fault": (ctypes.c_char_p, [ctypes.c_char_p]),
-        "hpmoe_link_close": (None, [handle]),
-        "hpmoe_link_set_crowded": (None, [handle, ctypes.c_int32]),
-        "hpmoe_link_heap": (handle, [handle, ctypes.c_int32]),
-        "hpmoe_link_take": (number, [handle, number]),
-        "hpmoe_link_give": (None, [handle, number]),
-        "hpmoe_link_meet": (ctypes.c_int, [*call, ctypes.c_char_p, number, ctypes.c_double, ctypes.c_int32, status]),
-        "hpmoe_link_told": (handle, [handle, ctypes.c_int32, ctypes.POINTER(number)]),
-        "hpmoe_link_fail": (None, [handle, ctypes.c_char_p]),
-        "hpmoe_link_failure": (None, [handle, ctypes.POINTER(Failure)]),
-        "hpmoe_link_leave": (None, [handle, ctypes.c_char_p]),
-        "hpmoe_link_traffic": (None, [handle, ctypes.POINTER(Traffic)]),
-        "hpmoe_link_waited_ns": (number, [handle, ctypes.c_int32]),
-        "hpmoe_link_launch": (ctypes.c_int, [*call, handle, number, ctypes.POINTER(Rank), handle, ctypes.c_int32,
-                                             ctypes.c_double, handle, handle, ctypes.c_int32, status]),
-        "hpmoe_link_launch_by": (ctypes.c_int, [handle, handle, handle, *call[1:], ctypes.c_char_p, number, ctypes.c_double,
-                                                ctypes.c_int32, status]),
-    }
-
-
 @lru_cache(maxsize=1)
 def load() -> ctypes.CDLL:
     """The loaded library with its signatures declared, using MindSpore's oneDNN where it can be loaded."""
-    runtime = loading.load_library(find_library(), "hpmoe_abi_version", ABI_VERSION, _signatures())
+    types = {f"Hpmoe{x.__name__}": x for x in (Rank, Status, Failure, Hosts, Traffic, Rows, Tables)}
+    runtime = loading.load_library(find_library(), "hpmoe_abi_version", ABI_VERSION, {
+        **loading.read_signatures(FOLDER / "core/abi.h", {**types, "HpmoeRunRank": ctypes.c_void_p}),
+        **loading.read_signatures(FOLDER / "simulator/simulate.h", types)})
     blas = find_blas()
     if blas is not None:
         runtime.hpmoe_use_blas(str(blas).encode())  # the library's own loop stays where this one does not load
     return runtime
-
-
-def _signatures() -> loading.Signatures:
-    simulate = [
-        *(ctypes.c_void_p, ctypes.c_int64),  # image
-        *(ctypes.POINTER(Rank), ctypes.c_int32),
-        *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64),  # machine, work, parts
-        *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p),  # times, released_by, missed, totals
-        *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32),  # served, moved, busy, bins
-        ctypes.POINTER(Status),
-    ]
-    launch = [
-        *(ctypes.c_void_p, ctypes.c_int64),  # image
-        *(ctypes.POINTER(Rank), ctypes.c_int32),
-        *(ctypes.c_int32, ctypes.c_double),  # threads, timeout
-        *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32),  # trace, moved, interruptible
-        ctypes.POINTER(Status),
-    ]
-    rows = ctypes.POINTER(Rows)
-    return {
-        "hpmoe_launch": (ctypes.c_int, launch),
-        "hpmoe_simulate": (ctypes.c_int, simulate),
-        "hpmoe_image_fault": (ctypes.c_char_p, [ctypes.c_void_p, ctypes.c_int64]),
-        "hpmoe_pack_templates": (ctypes.c_int, [ctypes.POINTER(Tables), *[ctypes.c_void_p] * 5]),
-        "hpmoe_use_blas": (ctypes.c_int, [ctypes.c_char_p]),
-        "hpmoe_gemm_name": (ctypes.c_char_p, []),
-        "hpmoe_uses_amx": (ctypes.c_int, []),
-        "hpmoe_use_amx": (ctypes.c_int, [ctypes.c_int, ctypes.c_int]),
-        "hpmoe_skinny_rows": (ctypes.c_int64, [ctypes.c_int32, ctypes.c_int]),
-        "hpmoe_few_terms": (ctypes.c_int64, [ctypes.c_int32]),
-        "hpmoe_sort": (ctypes.c_int64, [ctypes.c_void_p, ctypes.c_int64, *[ctypes.c_void_p] * 3]),
-        "hpmoe_spread_rows": (ctypes.c_int64, [rows, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]),
-        "hpmoe_collect_rows": (ctypes.c_int64, [rows, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int32,
-                                                ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]),
-        "hpmoe_collect_rows_grad": (ctypes.c_int64, [rows, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p,
-                                                     ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p]),
-        "hpmoe_copy_streamed": (None, [ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]),
-        **_link_signatures(),
-    }

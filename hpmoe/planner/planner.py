@@ -12,7 +12,7 @@ import numpy as np
 
 from hpmoe.ir import taskflow as tf
 from hpmoe.ir.taskflow import Taskflow
-from hpmoe.support.loading import find_library, load_library
+from hpmoe.support.loading import find_library, load_library, read_signatures
 
 FOLDER = Path(__file__).parent
 ABI_VERSION = 9
@@ -36,20 +36,8 @@ class _Flow(ctypes.Structure):
 @lru_cache(maxsize=1)
 def load() -> ctypes.CDLL:
     """The loaded library with its signatures declared."""
-    pointer, flow, word, size = ctypes.c_void_p, ctypes.POINTER(_Flow), ctypes.c_int32, ctypes.c_int64
-    return load_library(find_library(FOLDER, "_planner*.so"), "hpmoe_planner_abi_version", ABI_VERSION, {
-        "hpmoe_make_graph": (ctypes.c_int, [flow, ctypes.POINTER(pointer)]),
-        "hpmoe_free_graph": (None, [pointer]),
-        "hpmoe_find_runnable": (ctypes.c_int, [flow, pointer, pointer]),
-        "hpmoe_schedule": (ctypes.c_int, [flow, *[pointer] * 2, ctypes.c_double, *[pointer] * 3, word, *[pointer] * 3]),
-        "hpmoe_deal": (ctypes.c_int, [flow, pointer, pointer, size, pointer, word, pointer, pointer]),
-        "hpmoe_are_queues": (ctypes.c_int, [flow, pointer, size, pointer, pointer]),
-        "hpmoe_prune_waits": (ctypes.c_int, [flow, pointer, pointer, pointer]),
-        "hpmoe_renumber_waits": (ctypes.c_int, [pointer, size, pointer, pointer, size, pointer, pointer]),
-        "hpmoe_renumber_signals": (ctypes.c_int, [pointer, size, pointer, size, pointer, pointer]),
-        "hpmoe_expand_waits": (ctypes.c_int, [pointer, size, pointer, size, pointer, size, pointer]),
-        "hpmoe_expand_signals": (ctypes.c_int, [pointer, size, pointer, size, pointer, size, pointer]),
-    })
+    return load_library(find_library(FOLDER, "_planner*.so"), "hpmoe_planner_abi_version", ABI_VERSION,
+                        read_signatures(FOLDER / "planner.h", {"HpmoeFlow": _Flow}))
 
 
 def find_runnable(flow: tf.Taskflow) -> np.ndarray:
@@ -155,7 +143,7 @@ class _Graph:
     def __init__(self, flow: tf.Taskflow):
         self.tables, native = _native(flow.replace(queues=()))
         self.pointer, self._free = ctypes.c_void_p(), load().hpmoe_free_graph
-        self.result = load().hpmoe_make_graph(native, self.pointer)
+        self.result = load().hpmoe_make_graph(native, ctypes.byref(self.pointer))
 
     def __del__(self) -> None:
         if getattr(self, "pointer", None):

@@ -6,13 +6,18 @@ import ctypes
 import functools
 import math
 import os
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 Signatures = Mapping[str, tuple[type | None, Sequence[type]]]  # the type of a function's result, and those it takes
+
+SCALARS = {"void": None, "int": ctypes.c_int, "int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64,
+           "uint64_t": ctypes.c_uint64, "double": ctypes.c_double}
 
 BUILD_IT = "install the package again, or in a source tree run `python -m hpmoe.kernels.build_native`"
 
@@ -54,6 +59,23 @@ def load_library(path: Path, version_name: str, version: int, signatures: Signat
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
     return library
+
+
+def read_signatures(header: Path, types: Mapping[str, type]) -> Signatures:
+    """The functions that a C header declares, each on lines of its own. `types` holds the structures and the types of
+    functions that it names; a pointer to anything else but characters is an address."""
+
+    def type_of(text: str) -> Any:
+        name = text.replace("const ", "").strip()
+        if name == "char*":
+            return ctypes.c_char_p
+        if name.endswith("*"):
+            return ctypes.POINTER(types[name[:-1]]) if name[:-1] in types else ctypes.c_void_p
+        return types[name] if name in types else SCALARS[name]
+
+    declared = re.findall(r"^([\w ]+\*?) (hpmoe_\w+)\(([^()]*)\);", header.read_text(), re.MULTILINE)
+    return {name: (type_of(result), [] if taken == "void" else [type_of(x.rpartition(" ")[0]) for x in taken.split(",")])
+            for result, name, taken in declared}
 
 
 def array_at(start: int, shape: tuple[int, ...], dtype: np.dtype, owner: object) -> np.ndarray:

@@ -1,7 +1,9 @@
 """pip builds one package tree with every module and C++ source, and a clear error without a compiler."""
 
+import ctypes
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -187,6 +189,15 @@ def test_a_library_that_is_not_whole_is_refused(left, tmp_path):
     half.write_text("no library " * 100)
     with pytest.raises(ImportError, match="hpmoe's native library .*_planner.so.*: install the package again, or in"):
         loading.load_library(half, "hpmoe_planner_abi_version", planner.ABI_VERSION, {})
+
+
+@pytest.mark.parametrize("path, number", [("hpmoe/planner/planner.h", 12), ("kernels/core/abi.h", 32),
+                                          ("kernels/simulator/simulate.h", 1), ("kernels/ascendc/emulator/api.h", 9)])
+def test_every_function_of_a_header_is_read(path, number):
+    names = ("Rank", "Status", "Failure", "Hosts", "Traffic", "Rows", "Tables", "Flow", "RunRank", "Kernel", "EmulatorRank")
+    types = dict.fromkeys([f"Hpmoe{name}" for name in names] + ["emulator::Counts"], ctypes.c_void_p)
+    declared = re.findall(r"^\w[\w ]+\*? (hpmoe_\w+)\(", (ROOT / path).read_text(), re.MULTILINE)
+    assert list(loading.read_signatures(ROOT / path, types)) == declared and len(declared) == number
 
 
 @pytest.mark.parametrize("folder", ["transforms", "kernels"])

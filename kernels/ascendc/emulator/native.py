@@ -59,23 +59,10 @@ class Launch(ctypes.Structure):
 def load() -> ctypes.CDLL:
     """The emulator with the kernel in it. Raises ImportError when it has not been built, or before its sources last
     changed."""
-    launch = [
-        *(ctypes.c_void_p, ctypes.c_int64),  # image
-        *(ctypes.POINTER(Rank), ctypes.c_int32, ctypes.c_int32, ctypes.c_int32),  # ranks, epoch, launches
-        *(ctypes.c_double, ctypes.c_uint64),  # timeout, seed
-        *(ctypes.POINTER(Status), ctypes.POINTER(Counts), ctypes.c_char_p, ctypes.c_int64),
-    ]
     path = loading.find_library(COMPILED.parent, COMPILED.name)
-    return loading.load_library(path, "hpmoe_emulator_abi_version", ABI_VERSION, {
-        "hpmoe_emulator_table_words": (ctypes.c_int64, [ctypes.c_void_p]),
-        "hpmoe_emulator_counters": (ctypes.c_int64, [ctypes.c_void_p]),
-        "hpmoe_emulator_targets": (ctypes.c_int64, [ctypes.c_void_p]),
-        "hpmoe_emulator_counter_words": (ctypes.c_int32, []),
-        "hpmoe_emulator_chip": (ctypes.c_int32, []),
-        "hpmoe_emulator_launch": (ctypes.c_int, launch),
-        "hpmoe_emulator_run_rank": (ctypes.c_int, []),
-        "hpmoe_emulator_use_kernel": (None, [ctypes.c_void_p]),
-    })
+    types = {"HpmoeEmulatorRank": Rank, "HpmoeStatus": Status, "emulator::Counts": Counts, "HpmoeKernel": ctypes.c_void_p}
+    return loading.load_library(path, "hpmoe_emulator_abi_version", ABI_VERSION,
+                                loading.read_signatures(Path(__file__).with_name("api.h"), types))
 
 
 class Kept(NamedTuple):
