@@ -34,22 +34,26 @@ SMALL = Layer(ep=2, T=7, H=32, I=16, E=4, K=2)
     (Layer(ep=2, T=5, H=32, I=32, E=8, K=4), {"rows": 2**30}),  # of as many tokens 32 bits do not count the choices
     (Layer(ep=4, T=5, H=32, I=32, E=8, K=8, routing="one rank"), {"rows": 4}),
     (Layer(ep=4, T=7, H=32, I=16, E=8, K=2, num_tokens=(7, 0, 3, 5)), {"rows": 4, "num_peers": 3}),
+    (SMALL, {"dtype": ms.float16}),
+    (Layer(ep=1, T=20, H=32, I=16, E=1, K=1), {"dtype": ms.float32}),
+    (Layer(ep=1, T=1, H=1, I=1, E=2, K=2), {"dtype": ms.float32}),
+    (Layer(ep=2, T=20, H=44, I=27, E=8, K=3), {"dtype": ms.float32, "blocks": 2, "signal": "expert"}),
+    (Layer(ep=2, T=9, H=32, I=16, E=4, K=2, num_tokens=(9, 0)), {"dtype": ms.float32, "signal": "peer"}),
+    (Layer(ep=3, T=17, H=21, I=10, E=6, K=1, routing="one expert"), {"dtype": ms.float32}),
+    (Layer(ep=4, T=5, H=32, I=33, E=8, K=8, routing="one rank"), {"dtype": ms.float32, "rows": 4, "put_cols": 16}),
 ], ids=str)
 def test_layer_equals_numpy(layer, options):
     LayerRun(layer, **options).assert_close_to_float64()
 
 
-def test_tiles_that_fill_the_memories_of_a_core():
+@pytest.mark.parametrize("dtype", [ms.bfloat16, ms.float32])
+def test_tiles_that_fill_the_memories_of_a_core(dtype):
     """More than one step of L1 and L0 in depth, more than one tile of L0C, a single row, and rows past the last whole
     tile."""
-    run = LayerRun(Layer(ep=1, T=257, H=304, I=144, E=2, K=1), rows=256, cols=288)
+    run = LayerRun(Layer(ep=1, T=257, H=304, I=144, E=2, K=1), dtype, rows=256, cols=288)
     run.ids[0, :, 0] = 0
     run.ids[0, 256, 0] = 1
     run.assert_close_to_float64()
-
-
-def test_float16():
-    LayerRun(SMALL, ms.float16).assert_close_to_float64()
 
 
 def test_every_seed_gives_the_same_bits(monkeypatch):

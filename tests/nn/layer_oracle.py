@@ -1,5 +1,6 @@
 """A whole layer in NumPy and float64, one token at a time, and what its gradients must be along random directions."""
 
+import mindspore as ms
 import numpy as np
 import router_oracle
 
@@ -63,3 +64,28 @@ def along(f, params, name, direction, step=1e-6):
     def at(sign):
         return f({**params, name: params[name] + sign * step * direction})
     return (at(1) - at(-1)) / (2 * step)
+
+
+def draw_parameters(layer):
+    """Sets every parameter of a layer to random numbers, biases too; returns the layer."""
+    rng = np.random.default_rng(0)
+    for p in layer.get_parameters():
+        if p.dtype == ms.float32:  # the mask and the places of experts stay
+            p.set_data(ms.Tensor(rng.standard_normal(p.shape) / 2, ms.float32))
+    return layer
+
+
+def float64_of(layer):
+    """Parameters of a layer by name."""
+    return {p.name: p.asnumpy().astype(np.float64) for p in layer.get_parameters()}
+
+
+def assert_gradients(value, gradients, objective, params):
+    """Compares the value of an objective, and each gradient by name along a random direction with differences in float64."""
+    rng = np.random.default_rng(2)
+    np.testing.assert_allclose(value, objective(params), rtol=1e-5)
+    for name, gradient in gradients.items():
+        direction = rng.standard_normal(gradient.shape)
+        want = along(objective, params, name, direction)
+        assert abs((gradient * direction).sum() - want) <= 3e-5 * max(1.0, np.linalg.norm(gradient)), name
+        assert np.abs(gradient).max() > 0, name

@@ -24,12 +24,8 @@ MODELS = {"softmax": ({}, {}), "sigmoid": (
 
 
 def make_layer(**options):
-    layer = MoELayer(hidden_size=HIDDEN, moe_ffn_hidden_size=5, num_moe_experts=EXPERTS, moe_router_topk=TOP_K, **options)
-    rng = np.random.default_rng(0)
-    for p in layer.get_parameters():
-        if p.dtype == ms.float32:  # the mask and the places of experts stay
-            p.set_data(Tensor(rng.standard_normal(p.shape) / 2, ms.float32))
-    return layer
+    return layer_oracle.draw_parameters(
+        MoELayer(hidden_size=HIDDEN, moe_ffn_hidden_size=5, num_moe_experts=EXPERTS, moe_router_topk=TOP_K, **options))
 
 
 @functools.cache
@@ -56,7 +52,7 @@ def gradients(layer, unset, wrap=lambda f: f, **told):
 def oracle_of(layer, unset, kept=slice(None), **told):
     """(objective of parameters, parameters) in float64."""
     x, cotangent, record = inputs()
-    params = {"x": x, **{p.name: p.asnumpy().astype(np.float64) for p in layer.get_parameters()}}
+    params = {"x": x, **layer_oracle.float64_of(layer)}
     rows = record[:, :, 1].reshape(TOKENS, TOP_K)[kept]
 
     def objective(params):
@@ -68,13 +64,7 @@ def oracle_of(layer, unset, kept=slice(None), **told):
 
 def assert_gradients(found, layer, objective, params):
     names = ["x", *(p.name for p in layer.trainable_params())]
-    rng = np.random.default_rng(2)
-    np.testing.assert_allclose(found[0], objective(params), rtol=1e-5)
-    for name, gradient in zip(names, found[1:], strict=True):
-        direction = rng.standard_normal(gradient.shape)
-        want = layer_oracle.along(objective, params, name, direction)
-        assert abs((gradient * direction).sum() - want) <= 3e-5 * max(1.0, np.linalg.norm(gradient)), name
-        assert np.abs(gradient).max() > 0, name
+    layer_oracle.assert_gradients(found[0], dict(zip(names, found[1:], strict=True)), objective, params)
 
 
 @pytest.mark.parametrize("model, unset", [("softmax", "mask"), ("sigmoid", "route")])
@@ -168,7 +158,7 @@ def test_a_record_may_be_int64(side, unset):
 def test_a_masked_expert_is_not_replayed(side, unset):
     x, _, record = inputs()
     layer, record = make_layer(**SIDES[side]), record[:, :, 1]
-    params = {p.name: p.asnumpy().astype(np.float64) for p in layer.get_parameters()}
+    params = layer_oracle.float64_of(layer)
     assert (record == 3).any()
     layer.mask_experts([3])
     for weight in (layer.experts.weight1, layer.experts.weight2):  # an expert whose weights are lost
