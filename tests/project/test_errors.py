@@ -23,7 +23,6 @@ from hpmoe.costs.task_costs import task_costs
 from hpmoe.transforms.assign_queues import POLICIES
 
 TILES = tile_partition(moe_ffn)
-HERE = r"test_errors\.py:\d+"
 
 
 def error_of(call, kind):
