@@ -21,7 +21,7 @@ from hpmoe.support.keywords import suggests_keywords
 def moe_ffn(hidden_states: Tensor, topk_ids: Tensor, topk_weights: Tensor, gate_up_weight: Tensor, down_weight: Tensor,
             shared_gate_up_weight: Tensor | None = None, shared_down_weight: Tensor | None = None, *,
             capacity_factor: float | None = None, drop_policy: str = "error", return_drop_counts: bool = False) -> Any:
-    """A mixture-of-experts feed-forward layer: dispatch, grouped matmul, SwiGLU, grouped matmul, combine.
+    """Computes a mixture-of-experts feed-forward layer: dispatch, grouped matmul, SwiGLU, grouped matmul, combine.
 
     A shared expert takes every token. Its matmuls wait for no other rank, so matrix units compute them while rows are under
     way. A gate in front of it is one line of your own: `moe_ffn(x, ...) + mint.sigmoid(x @ g) * (swiglu(x @ up) @ down)`.

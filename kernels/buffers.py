@@ -36,11 +36,11 @@ class Places:
     """Properties of a taskflow's buffers before a launch.
 
     Attributes:
-        buffers: of the taskflow.
-        dtypes: of each buffer's array.
+        buffers: buffers of the taskflow.
+        dtypes: dtype of each buffer's array.
         arrays: buffers that are arrays of their own, and which input they are; None for outputs of known size.
-        home: of every other buffer, the storage whose memory it lies in.
-        memory_of: of each home, the index of its memory; temporaries, taken and given back together, share one memory.
+        home: the storage whose memory each other buffer uses.
+        memory_of: index of the memory of each home; temporaries, allocated and freed together, share one memory.
         shared: buffers that lie where an array of `arrays` does, and which that is.
         layout: the Layout for received rows, a function that keeps the last 64 results.
     """
@@ -73,7 +73,7 @@ class Places:
         return Layout(rows, sizes, offsets)
 
     def _sizes(self, rows: Sequence[int]) -> dict[int, int]:
-        """Bytes of each home on a rank whose buffers have `rows` rows, at least one, in whole cache lines."""
+        """Returns the bytes of each home on a rank whose buffers have `rows` rows, at least one, in whole cache lines."""
         sizes = dict.fromkeys(self.home.values(), 0)
         for b, home in self.home.items():
             sizes[home] = max(sizes[home], self.buffers[b].row_bytes * max(rows[b], 1))
@@ -85,7 +85,7 @@ class Placed:
 
     Attributes:
         addresses: for each rank, where each buffer begins.
-        received: for each rank, the rows that there is room for of those it receives through each route.
+        received: for each rank, the capacity in rows for each route.
     """
 
     def __init__(self, places: Places, pool: Pool, inputs: Sequence[Sequence[np.ndarray]],
@@ -140,7 +140,7 @@ class Placed:
         return address(array)
 
     def array(self, rank: int, b: int) -> np.ndarray:
-        """A buffer of a rank, [rows, columns]."""
+        """Returns a buffer of a rank, [rows, columns]."""
         places = self._places
         shape = self._layout.rows[rank][b], places.buffers[b].cols
         if b not in places.home:
@@ -148,7 +148,7 @@ class Placed:
         return array_at(self.addresses[rank][b], shape, places.dtypes[b], self._memories[places.memory_of[places.home[b]]])
 
     def ranks(self) -> list[list[np.ndarray]]:
-        """Every buffer of every rank."""
+        """Returns every buffer of every rank."""
         return [[self.array(rank, b) for b in range(len(self._places.buffers))] for rank in range(len(self._arrays))]
 
     def read_ranks(self) -> list[list[np.ndarray]]:
@@ -157,5 +157,5 @@ class Placed:
 
 
 def describe(array: np.ndarray) -> str:
-    """Dtype, shape and layout, as messages show an array."""
+    """Returns dtype, shape and layout, as messages show an array."""
     return f"{array.dtype}{list(array.shape)}{'' if array.flags.c_contiguous else ' with gaps'}"

@@ -21,7 +21,7 @@ MAX_NAMED = 8
 
 
 def make_error(status: ctypes.Structure, image: np.ndarray | None = None, fault: str = "", plan: int = 0) -> LaunchError:
-    """The LaunchError of a failed native Status, which stands in its `status` attribute as a dict.
+    """Returns the LaunchError of a failed native Status, which its `status` attribute has as a dict.
 
     The image names its tasks, those of the `plan` that a launch took where it holds several; `fault` says what is wrong
     with a broken one.
@@ -96,7 +96,7 @@ def _task(status: Fields, image: np.ndarray | None) -> str:
 
 
 def _asked(place: int, image: np.ndarray | None) -> str:
-    """The body that a task asks for: its opcode, its function, and the dtypes of its operands."""
+    """Returns the body that a task asks for: its opcode, its function, and the dtypes of its operands."""
     header, sections = unpack_image(known(image))
     op = sections["ops"][read_tasks(header, sections)[0][place]["op"]]
     primitive = PRIMITIVES.get(int(op["opcode"]))

@@ -61,11 +61,11 @@ class Link:
     Ranks of other hosts receive messages.
 
     Attributes:
-        rank, size: of this process in the group.
+        rank, size: rank of this process in the group, and the number of ranks.
         num_threads: number of cores that are this process's share.
         exchanges: number of exchanges of counts so far.
         pool: memory in this rank's heap.
-        shares_memory: whether all ranks are on one host.
+        shares_memory: True if all ranks are on one host.
     """
 
     def __init__(self, group: Group, engine: str = ENGINES[0], timeout: float = TIMEOUT_S,
@@ -203,9 +203,9 @@ class Link:
 
         Args:
             executable: the kernel, the same on all ranks.
-            addresses, row_capacity: of this rank's buffers, in the order of the kernel's buffers.
+            addresses, row_capacity: addresses and capacities of this rank's buffers, in the order of the kernel's buffers.
             counts: int32 counts of all routes by ids.
-            num_tokens: of this rank.
+            num_tokens: number of this rank's tokens.
             record: arrays to fill, or None: a trace, and the bytes moved.
             keep: the memory that other ranks write to.
 

@@ -15,8 +15,8 @@ class NativeLink:
     """A link of the native library and the files it needs: this rank's heap, and a pidfd for each rank of its host.
 
     Attributes:
-        handle: of the native library; None after `close`.
-        is_forked: whether this process was forked from the rank that opened the link.
+        handle: handle of the native link; None after `close`.
+        is_forked: True if this process was forked from the rank that opened the link.
     """
 
     def __init__(self, handle: int | None, files: Sequence[int]):

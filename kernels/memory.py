@@ -61,7 +61,7 @@ class Pool:
         return lease
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
-        """An uninitialised array in memory of the pool."""
+        """Returns an uninitialised array in memory of the pool."""
         dtype = np.dtype(dtype)
         return self.lease([math.prod(shape) * dtype.itemsize]).array(0).view(dtype).reshape(shape)
 
@@ -131,7 +131,7 @@ class Lease:
         return self.blocks[i].start
 
     def array(self, i: int) -> np.ndarray:
-        """The bytes of the i-th."""
+        """Returns the bytes of array number i."""
         return array_at(self.address(i), (self._sizes[i],), BYTE, self)
 
 

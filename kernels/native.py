@@ -74,7 +74,7 @@ class Tables(ctypes.Structure):
 
 
 def find_library() -> Path:
-    """The path of the runtime's compiled library. Raises ImportError when it has not been built."""
+    """Returns the path of the runtime's compiled library; raises ImportError if it has not been built."""
     return loading.find_library(FOLDER, "_native*.so")
 
 
@@ -88,7 +88,7 @@ def find_blas() -> Path | None:
 
 
 def find_ucx() -> Path | None:
-    """The folder of UCX's libraries in the package libucx, which the extra `hosts` brings; None without it."""
+    """Returns the folder of UCX's libraries in the package libucx, which the extra `hosts` installs; None without it."""
     spec = find_spec("libucx")
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -97,7 +97,7 @@ def find_ucx() -> Path | None:
 
 
 def ucx_fault() -> str:
-    """Why UCX cannot carry messages between hosts; empty where it can."""
+    """Returns why UCX cannot carry messages between hosts, or "" if it can."""
     folder = find_ucx()
     if folder is None:
         return "the package libucx is not installed: pip install 'hpmoe[hosts]'"
@@ -115,34 +115,35 @@ def use_blas(path: str | Path | None) -> None:
 
 
 def gemm_name() -> str:
-    """The matrix product of vector units: "dnnl_sgemm" of MindSpore's oneDNN, or "own"."""
+    """Returns the matrix product of vector units: "dnnl_sgemm" of MindSpore's oneDNN, or "own"."""
     return load().hpmoe_gemm_name().decode()
 
 
 def products_name() -> str:
-    """Names the matrix multiplication that this CPU uses."""
+    """Returns the name of the matrix multiplication that this CPU uses."""
     return f"AMX, elsewhere {gemm_name()}" if load().hpmoe_uses_amx() else gemm_name()
 
 
 def skinny_rows(dtype: str, transposed: bool = False) -> int:
-    """Up to how many rows a product with a matrix, transposed or not, takes a way of its own; 0 where none does."""
+    """Returns the most rows for which a product with a matrix, transposed or not, has a loop of its own; 0 if it has none.
+    """
     return load().hpmoe_skinny_rows(Dtype[dtype.upper()], transposed)
 
 
 def few_terms(dtype: str) -> int:
-    """Up to how many rows a weight's gradient takes a way of its own; 0 where none does."""
+    """Returns the most rows for which a weight's gradient has a loop of its own; 0 if it has none."""
     return load().hpmoe_few_terms(Dtype[dtype.upper()])
 
 
 def use_amx(allowed: bool, core_is_shared: bool | None = None) -> bool:
-    """Lets bfloat16 and float32 products use the matrix units of the core (AMX), or not; returns whether they do. They
-    measure whether the core's other hardware thread is busy, unless told by `core_is_shared`: the bits are the same."""
+    """Allows or forbids AMX matrix units for bfloat16 and float32 products; returns whether they are used. The bits are the
+    same. Products measure whether the core's other hardware thread is busy, unless `core_is_shared` is given."""
     return bool(load().hpmoe_use_amx(bool(allowed), -1 if core_is_shared is None else core_is_shared))
 
 
 @lru_cache(maxsize=1)
 def load() -> ctypes.CDLL:
-    """The loaded library with its signatures declared, using MindSpore's oneDNN where it can be loaded."""
+    """Loads the library, with its signatures declared; it uses MindSpore's oneDNN if that can be loaded."""
     types = {f"Hpmoe{x.__name__}": x for x in (Rank, Status, Failure, Hosts, Traffic, Rows, Tables)}
     runtime = loading.load_library(find_library(), "hpmoe_abi_version", ABI_VERSION, {
         **loading.read_signatures(FOLDER / "core/abi.h", {**types, "HpmoeRunRank": ctypes.c_void_p}),

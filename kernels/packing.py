@@ -41,7 +41,7 @@ def pack(flow: Taskflow) -> np.ndarray:
 
 
 def _pack_templates(flow: Taskflow, ops: np.ndarray) -> tuple[np.ndarray, int, dict[str, np.ndarray]]:
-    """The word of each task, how many of its bits are its place, and the sections that the rest of them points into."""
+    """Returns the word of each task, how many of its bits are its place, and the sections that the other bits point into."""
     blocks = np.ascontiguousarray(flow.deps.events["block"], np.int32)
     waits, signals = np.ascontiguousarray(flow.deps.waits, WAIT), np.ascontiguousarray(flow.deps.signals, SIGNAL)
     tables = Tables(*(a.ctypes.data for a in (ops, blocks, waits, signals)),
@@ -79,7 +79,7 @@ def _buffer(buffer: Buffer) -> tuple[int, int, int, int]:
 
 
 def _routes(routes: Sequence[RoutePlan]) -> dict[str, np.ndarray]:
-    """The routes, the shares of routes with copies, and the tables of routes over stops, one after the other."""
+    """Returns the tables of routes, of the shares of routes with replicas, and of routes over stops."""
     shares = [_shares(r) for r in routes]
     stops = [r.kind.stops.reshape(-1) if r.kind.is_of_tokens else np.zeros(0, np.int64) for r in routes]
     first_share, first_stop = (np.cumsum([0, *map(len, parts)]) for parts in (shares, stops))

@@ -52,7 +52,7 @@ def pack_plans(images: Sequence[np.ndarray], most_received: Sequence[int]) -> np
 
 
 def image_of(images: np.ndarray, plan: int) -> np.ndarray:
-    """Returns the bytes of plan number `plan`, a view into `images`, in which packed plans follow each other."""
+    """Returns plan number `plan` of packed plans, see `pack_plans`: a view of its bytes, uint8, in `images`."""
     start = 0
     for _ in range(plan):
         start += _bytes_at(images, start)

@@ -185,7 +185,7 @@ def _run(flow: Taskflow, machine: Machine, ranks: ctypes.Array
 
 def _native_run(flow: Taskflow, machine: Machine, ranks: ctypes.Array, of_tasks: _OfTasks | None
                 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The end of the last task and how long each worker was busy, [1 + ep * num_queues]; traffic; bytes moved."""
+    """Returns the end of the last task and each worker's busy time, [1 + ep * num_queues]; traffic; bytes moved."""
     work, image = Work(flow, machine), pack(flow)
     table = np.ascontiguousarray(work.by_routing.reshape(-1), WORK)
     busy, traffic = np.zeros(1 + flow.ep_size * len(flow.queues)), np.zeros((flow.ep_size, len(RATES), 2))

@@ -19,7 +19,7 @@ Routing = PerRank | float | None
 
 
 def lengths_of(flow: Taskflow, num_tokens: Sequence[int] | None) -> list[int]:
-    """Tokens of each rank: those that are given, else as many as there is room for."""
+    """Returns the number of tokens of each rank: the given ones, else the capacity of a rank."""
     most = max([r.num_tokens for r in flow.routes] or [op.domain.clipped_rows for op in flow.ops], default=0)
     if num_tokens is None:
         return [most] * flow.ep_size
@@ -58,7 +58,7 @@ def _ids(plan: RoutePlan, routing: Routing, seed: int, loads: np.ndarray | None)
 
 def given_ids(who: str, routing: PerRank, ep_size: int, num_tokens: int, top_k: int, num_experts: int,
               other: str = "", name: str = "routing") -> list[np.ndarray]:
-    """topk_ids of each rank as int32; ArgumentError where they are not ints of these sizes, or `other`."""
+    """Returns topk_ids of each rank as int32; raises ArgumentError unless they are ints of these sizes, or `other`."""
     routing = routing.asnumpy() if isinstance(routing, Tensor) else routing
     is_list, shape = _is_list(routing), (num_tokens, top_k)
     check_argument(is_list and len(routing) == ep_size, who, name,

@@ -59,7 +59,7 @@ def sorted_places(keys: np.ndarray, order: np.ndarray | None = None) -> np.ndarr
 
 
 def spread(x: np.ndarray, e: Entries) -> np.ndarray:
-    """Each token's row at the places of its entries."""
+    """Returns each token's row at the places of its entries."""
     out = MEMORY.empty((e.num_rows, x.shape[1]), x.dtype)
     _check(load().hpmoe_spread_rows(_c_rows(e), address(x), x.shape[1] * x.itemsize, address(out)))
     return out
@@ -90,7 +90,7 @@ def collect_grad(rows: np.ndarray, e: Entries, weights: np.ndarray, dtype: str,
 
 
 def scatter_sum(rows: np.ndarray, index: np.ndarray, num_rows: int, dtype: str) -> np.ndarray:
-    """out[i] = the sum of the rows whose index is i, in their order."""
+    """Returns out[i] = the sum of the rows whose index is i, in their order."""
     order = np.empty(len(index), np.int32)
     sorted_places(index, order)
     first = np.concatenate([[0], np.cumsum(np.bincount(index, minlength=num_rows))]).astype(np.int64)
@@ -252,7 +252,7 @@ def _(rows: Tensor, index: Tensor, *, num_rows: int) -> Tensor:
 
 
 def _index(index: Tensor, num_rows: int) -> np.ndarray:
-    """An index as one of rows; ArgumentError where it is out of range."""
+    """Returns an index of rows; raises ArgumentError if it is out of range."""
     values = _places(index).reshape(-1)
     is_row = (values >= 0) & (values < num_rows)
     check_argument(bool(is_row.all()), WHO, "indices", f"with {values[~is_row][:1].tolist()}", f"in 0..{num_rows - 1}")

@@ -13,7 +13,7 @@ FOUND_LATER = (Index.SLOT_EXPERT, Index.ENTRY_TILE)
 
 
 def read_tasks(header: np.void, sections: Sections) -> tuple[np.ndarray, np.ndarray]:
-    """The tasks queue by queue as a taskflow.TASK array, and the template of each."""
+    """Returns the tasks queue by queue as a taskflow.TASK array, and the template of each."""
     words, ops = sections["tasks"], sections["ops"]
     template, index = words >> header["index_bits"], words & ((1 << int(header["index_bits"])) - 1)
     tasks = np.zeros(len(words), tf.TASK)
@@ -29,7 +29,7 @@ def read_tasks(header: np.void, sections: Sections) -> tuple[np.ndarray, np.ndar
 
 
 def read_table(header: np.void, sections: Sections, name: str, dtype: np.dtype) -> np.ndarray:
-    """The `name` ("waits" or "signals") of all tasks as a table of taskflow.py: `task` is a place in the queues."""
+    """Returns the `name` ("waits" or "signals") of all tasks as a table of taskflow.py: `task` is a place in the queues."""
     tasks, template = read_tasks(header, sections)
     templates, rows, one = sections["templates"][template], sections[name], name[:-1]
     counts = templates[f"num_{name}"].astype(np.int64)

@@ -76,7 +76,7 @@ def accumulate_grads(program: Program, *, into: Mapping[str, Tensor]) -> Program
 
 
 def _check_apart(into: Mapping[str, Tensor]) -> None:
-    """Tile tasks add to main gradients side by side, so each is memory of its own."""
+    """Raises ArgumentError if main gradients share memory, since tile tasks add to them side by side."""
     placed = sorted((main.data_ptr(), main.nbytes, name) for name, main in into.items())
     for (start, size, other), (first, _, name) in itertools.pairwise(placed):
         check_argument(start + size <= first, "accumulate_grads", f"into[{name!r}]", f"in the memory of into[{other!r}]",

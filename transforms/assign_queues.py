@@ -26,7 +26,7 @@ Priority = Callable[[tf.Taskflow], Sequence[float]]
 
 
 def _by_unit(flow: tf.Taskflow, machine: Machine) -> list[tuple[range, np.ndarray]]:
-    """(queues, their tasks in program order) for each kind of unit."""
+    """Yields (queues, their tasks in program order) for each kind of unit."""
     if machine.unified:
         return [(machine.queues_of("aic"), np.arange(flow.num_tasks))]
     is_aic = flow.units()
@@ -43,7 +43,7 @@ def round_robin(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
 
 
 def stage_order(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
-    """Operator after operator, each cut into equal runs of tasks; the order of kernels launched one by one."""
+    """Assigns operator after operator, each cut into equal runs of tasks, the order of kernels launched one by one."""
     parts: list[list[np.ndarray]] = [[] for _ in range(machine.num_queues)]
     for numbers, tasks in _by_unit(flow, machine):
         for op in np.unique(flow.tasks["op"][tasks]):
@@ -104,7 +104,7 @@ def expert_barrier(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
 
 
 def _by_expert(flow: tf.Taskflow, op: tf.TileOp, tasks: np.ndarray) -> list[np.ndarray]:
-    """The tasks of each expert; of slots, those that are its own where every expert gets the same."""
+    """Returns the tasks of each expert; for slots, those of its own if every expert gets equally many."""
     if op.domain.route < 0:
         return [tasks]
     plan, rows = flow.routes[op.domain.route], flow.tasks["row"][tasks]
@@ -188,7 +188,7 @@ def assign_queues(flow: tf.Taskflow, *, machine: Machine | None = None, policy: 
 
 def _assigned(flow: tf.Taskflow, queues: Sequence[np.ndarray], policy: str | Policy,
               order: np.ndarray | None) -> tf.Taskflow:
-    """The tasks in queues, in an order; those of a user's policy are checked."""
+    """Returns the tasks in queues, in an order; queues of a user's policy are checked."""
     assigned = flow.replace(queues=as_queues(queues))
     if callable(policy):
         check_queues(assigned)
@@ -241,6 +241,7 @@ def _order_of(flow: tf.Taskflow, priority: Priority) -> np.ndarray:
 
 
 def _ordered(flow: tf.Taskflow, order: np.ndarray) -> tf.Taskflow:
-    """The taskflow with each queue in the order in which one worker would run all, of what is ready always the first."""
+    """Returns the taskflow with each queue in the order in which one worker would run all ready tasks, the first one first.
+    """
     _, sequence = schedule(flow, np.ones(flow.num_tasks), np.zeros(flow.num_tasks), (1,), order)
     return flow.replace(queues=as_queues(q[np.argsort(sequence[q])] for q in flow.queues))

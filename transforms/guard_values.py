@@ -23,8 +23,8 @@ class _Report:
 
     Attributes:
         function, value: names of what it guards.
-        must_raise: whether finding any is an error.
-        counts: what their number is added to.
+        must_raise: True if a finding raises an error.
+        counts: dict to which the number of findings is added, or None.
     """
 
     function: str
@@ -33,8 +33,8 @@ class _Report:
     counts: MutableMapping[str, int] | None
 
     def __call__(self, found: np.ndarray, has_ranks: bool) -> LaunchError | None:
-        """Takes what is found in each row, how many values first, on all ranks where the first dimension is theirs; an
-        error is to be raised."""
+        """Returns the error to raise for the findings in rows, whose first word is a number of values; adds them to
+        `counts`."""
         found = found[..., :1]
         total = int(found.sum())
         if self.counts is not None:
@@ -167,7 +167,7 @@ def _of_layers(program: Program) -> dict[Atom, tuple[str, str]]:
 
 
 def _chosen(program: Program, of: Sequence[str] | None) -> list[str]:
-    """The names of what is guarded."""
+    """Returns the names of the guarded values."""
     rows = {name: v for name, v in zip(program.input_names, program.inputs, strict=True) if _has_rows(v)}
     of_layers = dict.fromkeys(name for name, _ in _of_layers(program).values())
     if of is None:

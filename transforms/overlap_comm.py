@@ -25,12 +25,12 @@ SIGNALS = ("tile", "expert", "peer")
 
 
 def ratr(rank: int, ep_size: int) -> list[int]:
-    """Rank-aware tile reordering: each rank starts at its right neighbour, so that no two send to one rank at once."""
+    """Returns rank-aware destinations: each rank starts at its right neighbour, so that no two send to one rank at once."""
     return [*range(rank + 1, ep_size), *range(rank + 1)]
 
 
 def sequential(rank: int, ep_size: int) -> list[int]:
-    """Every rank sends to rank 0 first, then to rank 1, and so on."""
+    """Returns destinations in the order of ranks: rank 0 first, then rank 1, and so on."""
     return list(range(ep_size))
 
 
@@ -62,8 +62,8 @@ def overlap_comm(flow: Taskflow, *, order: str | Order = "ratr", combine_order: 
         put[slot 0 -> peer 0] x -> a     signal !a.0@peer += rows
         put[slot 0 -> peer 1] ...        one task for each slot and destination
 
-    Where there are very many slots and ranks, a task is for several of them: of 64 ranks, put[slot 0 -> peers 1::8] for
-    those at places 1, 9, 17 and so on of the order. Few of them have rows in one slot.
+    With very many slots and ranks, a task is for several ranks: on 64 ranks, put[slot 0 -> peers 1::8] is for the ranks at
+    places 1, 9, 17 and so on of the order. Few of them have rows in one slot.
 
     Requires: tile_partition, and no assign_queues yet.
     Ensures: no collective is left; a consumer of a slot waits for that slot's rows alone (signal="tile").
@@ -71,15 +71,15 @@ def overlap_comm(flow: Taskflow, *, order: str | Order = "ratr", combine_order: 
     Args:
         f: the staged function.
         order: "ratr", "sequential", or a function (rank, ep_size) -> the ranks in the order in which to send.
-        combine_order: the same for rows that go back from experts to their tokens: what combine sends, and in the backward
-            pass the gradients of what dispatch sent. Where None they go in the `order` of those that go out.
-        signal: what one remote signal stands for: a "tile"; all rows for one "expert" of a peer; all rows for a "peer". What
-            relays pass on, or get back, signals by the tile.
+        combine_order: the order for rows that go back from experts to their tokens: rows of combine, and in the backward
+            pass the gradients of dispatched rows. None for `order`.
+        signal: rows that one remote signal counts: a "tile"; all rows for one "expert" of a peer; all rows for a "peer".
+            Rows that relays pass on, or get back, signal by the tile.
         put_cols: columns that one put moves; whole rows if None. Several workers share a transfer that is cut, so that rows
-            arrive sooner, for more tasks. "auto" cuts where a worker of the machine that tile_partition was told would be
-            long at it, the less the more puts there are, and has a put for several ranks where few have rows of one slot.
-        returns: in how many events rows that come back are counted, each for as many tiles of tokens; one for each tile
-            where None. A put back signals each event that it has rows of: with few, it is sooner done.
+            arrive sooner, for more tasks. "auto" cuts puts that take a worker of tile_partition's machine long, fewer the
+            more puts there are, and makes puts for several ranks if few have rows of one slot.
+        returns: number of events that count rows that come back, each for equally many tiles of tokens; None for one for
+            each tile. A put back signals each event that it has rows of, so that fewer events take less time.
 
     Raises:
         ArgumentError: an option is none of these.
@@ -122,7 +122,7 @@ def _with_returns(flow: Taskflow, plan: RoutePlan, returns: int | None) -> Route
 
 
 def _copies(flow: Taskflow, op: TileOp) -> TileOp:
-    """A task for each block of rows of each matrix that goes to a copy, or comes back, in the blocks that it is made in."""
+    """Returns an operation with a task for each block of rows of each matrix that goes to a replica, or comes back."""
     plan, height = flow.routes[op.domain.route], op.params.height
     source = flow.buffers[op.operands[1].buffer].storage
     made = [w.params.block for w in flow.ops
@@ -135,7 +135,7 @@ def _copies(flow: Taskflow, op: TileOp) -> TileOp:
 
 
 def _puts(flow: Taskflow, op: TileOp, signal: str, cols: int | str | None) -> list[TileOp]:
-    """The put tasks of a collective and, for signals coarser than a tile, the tasks that send them."""
+    """Returns the put tasks of a collective and, for signals coarser than a tile, the tasks that send them."""
     plan, leg = flow.routes[op.domain.route], op.primitive.leg
     width = flow.buffers[op.operands[0].buffer].cols
     num_peers = whole_row_groups(plan)

@@ -107,11 +107,11 @@ class _Rule:
 
     Attributes:
         form: the params of quantize.
-        moves: what sends rows that are quantised.
-        exact: what travels as it is.
-        weights: those of tokens, sent to relays.
+        moves: primitives that send quantised rows.
+        exact: values that are sent unquantised.
+        weights: weights of tokens, sent to relays.
         sent: rows that are quantised already, as bytes.
-        arrived: rows of floats, which others know, as the bytes that came.
+        arrived: arrived bytes, by the rows of floats that replace them elsewhere.
     """
 
     form: dict[str, object]

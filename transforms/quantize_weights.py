@@ -100,14 +100,14 @@ class _Rule:
     """The rewrite of an equation, with what is quantised already.
 
     Attributes:
-        exact: what a backward program computes from the gradients that it is given.
-        transposed: gradients of rows, which weights were multiplied to get.
-        packed: rows as they are multiplied.
-        rounded: these as floats.
-        weights: quantised, and their scales.
-        weighted: rows that are others, each times a number, with these two.
-        sent: copies that are sent here, and that products alone read.
-        copies: of quantised weights, and of their scales.
+        exact: values that a backward program computes from the given gradients.
+        transposed: gradients of rows, results of products with transposed weights.
+        packed: rows as they are multiplied, by the original rows.
+        rounded: `packed` rows as floats.
+        weights: quantised weights and their scales.
+        weighted: (rows, factors) by rows that are other rows, each times a factor.
+        sent: replicas that are sent here, and that only products read.
+        copies: replicas of quantised weights, and of their scales.
     """
 
     program: Program
@@ -163,7 +163,7 @@ class _Rule:
         return b.add(grouped_quantized, rows, codes, route, scales, *copies, source=source, **params)
 
     def _gradient(self, b: Builder, eqn: Equation) -> Var:
-        """Scales of a weight's columns are those of what is summed over."""
+        """Adds the gradient of rows; scales of a weight's columns multiply `g`, since the product sums over them."""
         (g, _, route), source = eqn.inputs[:3], eqn.source
         codes, scales, *copies = self._weights(b, eqn, not eqn.params["transpose"])
         params = product_params(self.dtype, False, self.rows if self.rounds_gradients else "", g.aval.dtype)

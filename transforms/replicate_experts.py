@@ -30,7 +30,7 @@ def _check(loads: Sequence[float], replicas: int = 1, min_load: float = 0.0) -> 
 @transform(requires="program", once=True, check=_check)
 def replicate_experts(program: Program, *, loads: Sequence[float] | np.ndarray, replicas: int = 1,
                       min_load: float = 0.0) -> Program:
-    """Gives hot experts copies on ranks with less to do, which take a share of their rows (load balancing as in EPLB).
+    """Gives hot experts replicas on ranks with less to do, which take a share of their rows (load balancing as in EPLB).
 
     `hpmoe.routing.balance.place_replicas` plans the copies from an estimate of the experts' loads. In each forward pass the
     owners put the weights of copied experts on the ranks that hold the copies, beside the dispatch and like it tile by tile;
@@ -113,7 +113,7 @@ class _Rule:
         return [builder.add(eqn.primitive, *eqn.inputs, *copies, source=eqn.source, **eqn.params)]
 
     def _copied(self, builder: Builder, array: Atom, route: Atom, source: str) -> Atom:
-        """The copies of a weight, or of its scale."""
+        """Returns the copies of a weight, or of its scale."""
         if (array, route) not in self.copies:
             self.copies[array, route] = builder.add(replicate_weights, array, route, source=source)
         return self.copies[array, route]
@@ -121,7 +121,7 @@ class _Rule:
 
 def _placed(builder: Builder, eqn: Equation, routes: dict[Var, Placement], loads: Sequence[float] | np.ndarray,
             **options: Any) -> Var:
-    """The route with a placement, of the same received rows; as it was where nothing is worth copying."""
+    """Returns the route with a placement and the same received rows; the route itself if no replica pays."""
     aval = as_route(eqn.outputs[0].aval)
     check_argument(len(loads) == aval.num_model_experts, "replicate_experts", "loads", f"of {len(loads)} experts",
                    f"of the {aval.num_model_experts} of a route on {aval.ep_size} ranks")

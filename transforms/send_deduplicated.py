@@ -45,7 +45,7 @@ def deduplicated(program: Program) -> Program:
 
 
 def _sent_once(builder: Builder, eqn: Equation, ranks: dict[Atom, Var]) -> list[Atom] | None:
-    """The right side of the rewrite; `ranks` has the routes to ranks that are made already."""
+    """Returns the right side of the rewrite; `ranks` has the routes to ranks that are made already."""
     if eqn.primitive not in MOVES or not _can_repeat(as_route(eqn.inputs[1].aval)):
         return None
     rows, route, *weights = eqn.inputs

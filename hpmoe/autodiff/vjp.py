@@ -41,9 +41,9 @@ class Linearized:
         forward: the program, returning its saved values after its own outputs.
         backward: from (some inputs, saved values, output cotangents, main gradients) to the cotangents of the
             differentiable inputs; for those with a main gradient, its sum with their cotangent.
-        kept_inputs: which program inputs the backward reads, in its order; the saved values come after them.
-        differentiable: which program inputs the backward returns a cotangent for, in its order: none that are frozen.
-        cotangents: which program outputs the backward takes a cotangent of, in its order.
+        kept_inputs: indices of the program inputs that the backward reads, in its order; the saved values follow them.
+        differentiable: indices of the program inputs whose cotangents the backward returns, in its order; no frozen ones.
+        cotangents: indices of the program outputs whose cotangents the backward takes, in its order.
     """
 
     forward: Program
@@ -55,7 +55,7 @@ class Linearized:
 
 @suggests_keywords
 def vjp(program: Program) -> Program:
-    """The backward Program of `program`, built from the vjp rule of each primitive.
+    """Returns the backward Program of `program`, built from the vjp rule of each primitive.
 
     Its inputs are those inputs of `program` that it reads, the values saved by the forward pass (`saved_0`, ...), and
     one cotangent for each floating-point output (`d_out`, or `d_out_0`, ...); its outputs are the cotangents of the
@@ -63,7 +63,7 @@ def vjp(program: Program) -> Program:
     `program.saves`. The gradient of the routing weights needs no saved expert output.
 
     Args:
-        program: as `hpmoe.trace` makes it.
+        program: a Program, as `hpmoe.trace` returns it.
 
     Raises:
         ProgramError: a primitive has no vjp rule.
@@ -151,7 +151,7 @@ def _zeros(builder: Builder, var: Var) -> Var:
 
 def _simplify(program: Program, equations: list[Equation],
               results: list[Atom]) -> tuple[tuple[Equation, ...], list[Atom]]:
-    """Simplifies the `equations` that a backward pass adds to `program`; returns those needed for `results`, and `results`.
+    """Simplifies the `equations` of the backward pass of `program`; returns those that `results` need, and new results.
 
     Multiplies rows by their factors after a matmul, so that gradients of routing weights need no saved expert output.
     Computes equal equations once.
@@ -184,7 +184,7 @@ def _is_row_scale(eqn: Equation | None) -> bool:
 
 
 def _dot_before_matmul(b: Builder, eqn: Equation, producer: dict[Atom, Equation]) -> Atom | None:
-    """row_dot(g, a @ W) -> row_dot(g @ W^T, a)."""
+    """Rewrites row_dot(g, a @ W) to row_dot(g @ W^T, a); returns None for another equation."""
     if eqn.primitive is not row_dot:
         return None
     g, rows = eqn.inputs
@@ -197,7 +197,7 @@ def _dot_before_matmul(b: Builder, eqn: Equation, producer: dict[Atom, Equation]
 
 
 def _scale_after_matmul(b: Builder, eqn: Equation, producer: dict[Atom, Equation]) -> Atom | None:
-    """(g * c) @ W -> (g @ W) * c for per-row scalars c."""
+    """Rewrites (g * c) @ W to (g @ W) * c for per-row scalars c; returns None for another equation."""
     source = producer.get(eqn.inputs[0])
     if eqn.primitive is not grouped or not _is_row_scale(source):
         return None
@@ -206,7 +206,7 @@ def _scale_after_matmul(b: Builder, eqn: Equation, producer: dict[Atom, Equation
 
 
 def _scale_narrow_side(b: Builder, eqn: Equation, producer: dict[Atom, Equation]) -> Atom | None:
-    """x^T @ (g * c) -> (x * c)^T @ g where x has fewer columns than g."""
+    """Rewrites x^T @ (g * c) to (x * c)^T @ g if x has fewer columns than g; returns None for another equation."""
     if eqn.primitive is not grouped_weight_grad:
         return None
     x, g, *others = eqn.inputs
@@ -218,7 +218,7 @@ def _scale_narrow_side(b: Builder, eqn: Equation, producer: dict[Atom, Equation]
 
 
 def _merge_equal(equations: list[Equation]) -> tuple[list[Equation], dict[Atom, Atom]]:
-    """One equation for each value computed; routes stay apart, each has rows of its own."""
+    """Returns the equations with equal ones computed once, and the atoms that replace others; routes stay apart."""
     kept, mapping, seen = [], {}, {}
     for eqn in equations:
         (eqn,) = substitute([eqn], mapping)
@@ -267,8 +267,8 @@ def _token_rows(program: Program, kept: Iterable[Var], cotangents: dict[Atom, At
 
 
 def _recomputed(program: Program, wanted: Iterable[Var]) -> list[Equation]:
-    """The forward equations that the backward runs again: routes, widening casts, given ids in another shape, and what is
-    neither input nor saved. What decides routes is always saved, and what is drawn: so all ids are given to the backward."""
+    """Returns the forward equations that the backward runs again: routes, widening casts, reshaped ids, and unsaved values.
+    """
     again, needed, views = [], set(wanted), views_of_inputs(program)
     deciding = {a for e in program.equations for a in deciding_vars(e)}
     for eqn in reversed(program.equations):

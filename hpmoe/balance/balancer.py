@@ -88,7 +88,7 @@ class Balancer:
         places: the Parameter that says where each expert lies; None makes one of experts in order.
 
     Attributes:
-        layer: what `make` made for the present arrangement.
+        layer: the layer that `make` returned for the present arrangement.
         places: [E] int32 Parameter, where each expert lies, for `hpmoe.balance.physical_ids`. Weights mean nothing without
             their places: give `places` to the Cell that has the weights, so that a checkpoint has both. The Balancer goes on
             from the places that a checkpoint sets.

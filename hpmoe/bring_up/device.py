@@ -57,23 +57,23 @@ class Device:
         return max(self.num_ranks, 4) if self.rank is None and self.num_ranks > 1 else self.num_ranks
 
     def mine(self, ranks: int) -> list[int]:
-        """The ranks of a mesh whose arrays are this process's."""
+        """Returns the ranks of a mesh whose arrays belong to this process."""
         return list(range(ranks)) if self.rank is None or ranks == 1 else [self.rank]
 
     def tensors(self, inputs: Sequence[Arrays]) -> list[ms.Tensor]:
-        """The arguments of a call: of all ranks, with a rank axis, or of this process's rank."""
+        """Returns the arguments of a call: of all ranks with a rank axis, or of this process's rank."""
         own = [inputs[r] for r in self.mine(len(inputs))]
         is_batched = len(inputs) > 1 and self.rank is None
         return [_tensor(np.stack(arrays) if is_batched else arrays[0]) for arrays in zip(*own, strict=True)]
 
     def split(self, tensor: ms.Tensor, ranks: int) -> list[np.ndarray]:
-        """For each rank of this process, what it got."""
+        """Returns the part of each rank of this process."""
         wide = tensor if tensor.dtype in (ms.int32, ms.int64) else tensor.astype(ms.float32)
         found = wide.asnumpy()
         return list(found) if ranks > 1 and self.rank is None else [found]
 
     def run(self, kernel: AnyIR, arrays: Arrays) -> list[np.ndarray]:
-        """A launch of an executable of one rank on its arrays: its outputs."""
+        """Launches an executable of one rank on its arrays; returns its outputs."""
         if not find_target(self.target).on_device:
             return [np.asarray(out).astype(np.float32) for out in kernel.run([arrays])[0]]
         (outputs,) = kernel.run([self.tensors([arrays])])
@@ -121,7 +121,7 @@ class Device:
         return self._differs(names, [self.split(x, ranks) for x in (out, *grads)], want, allowed)
 
     def _differs(self, names: Sequence[str], got: Sequence[Arrays], want: Sequence[Arrays], allowed: float) -> float:
-        """The largest difference relative to an array's largest number; `want` is of all ranks, `got` of this process's."""
+        """Returns the largest difference relative to an array's largest number; `got` is of this process's ranks."""
         worst = 0.0
         for name, found, wanted in zip(names, got, want, strict=True):
             ranks = self.mine(len(wanted))
@@ -150,5 +150,5 @@ def _tensor(array: np.ndarray) -> ms.Tensor:
 
 
 def random(rng: np.random.Generator, *shape: int, dtype: str = "bfloat16") -> np.ndarray:
-    """Normal numbers of a dtype that MindSpore has."""
+    """Returns normal random numbers of a dtype that MindSpore has."""
     return rng.standard_normal(shape).astype(np.float32).astype(numpy_dtype(dtype))

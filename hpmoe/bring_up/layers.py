@@ -23,7 +23,7 @@ MOST_WAITS = 8  # in which a launch ends that has lost a signal
 
 def layer_inputs(ranks: int, tokens: int = 7, hidden: int = 32, intermediate: int = 16, experts: int = 2, top_k: int = 2,
                  dtype: str = "bfloat16", hot: bool = False, seed: int = 0) -> list[Arrays]:
-    """The arguments of moe_ffn for each rank; where `hot`, one expert is among the choices of every token."""
+    """Returns the arguments of moe_ffn for each rank; if `hot`, one expert is among the choices of every token."""
     rng = np.random.default_rng(seed)
     ids = rng.random((ranks, tokens, experts)).argsort(-1)
     if hot:
@@ -61,7 +61,7 @@ def bad_ids(device: Device) -> str:
 
 
 def moved(x: Tensor, ids: Tensor) -> Tensor:
-    """Rows of tokens to the ranks of their experts, two a rank, and back."""
+    """Sends rows of tokens to the ranks of their experts, two a rank, and back."""
     rows, route = hpmoe.dispatch(x, ids, num_local_experts=2)
     return hpmoe.combine(rows, route)
 

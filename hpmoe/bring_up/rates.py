@@ -37,7 +37,7 @@ class Rate:
 
 
 def measured_machine(device: Device, name: str, progress: Callable[[str], None]) -> tuple[Machine, list[Rate]]:
-    """The machine that kernels of a device are planned for, with its own rates where they were measured."""
+    """Returns the machine that kernels of a device are planned for, with measured rates, and the rates."""
     rates: list[Rate] = []
     for rate in _rates(device):
         progress(f"measured {rate.field}")
@@ -79,7 +79,7 @@ def _rates(device: Device) -> Iterator[Rate]:
 
 
 def times_us(device: Device, f: Function, inputs: Sequence[Arrays], **options: PyTree) -> list[float]:
-    """Microseconds of a launch in each repeat, of a row of launches that nothing waits for in between."""
+    """Returns the microseconds of a launch in each repeat, of a row of launches without waits in between."""
     kernel, tensors = device.bind(f, len(inputs), **options), device.tensors(inputs)
     count, found = 2 if device.is_small else LAUNCHES, []
     for _ in range(REPEATS + 1):

@@ -52,13 +52,13 @@ class Subject:
         self.runs = Runs(make(hpmoe.cpu()))
 
     def tasks(self, yardstick: Yardstick, machine: hpmoe.Machine) -> Iterator[tuple[str, str, Samples]]:
-        """(kind, dtype, samples) of each operation of each launch; `machine` says what caches hold and memory gives."""
+        """Yields (kind, dtype, samples) of each operation of each launch; `machine` has cache sizes and memory rates."""
         for line, us, _ in self.runs.launches(yardstick):
             yield from samples(line, us, self.ids, machine)
 
 
 def subjects() -> list[Subject]:
-    """Everything that is timed; the first run of each call traces and plans it."""
+    """Returns all calls that are timed; the first run of each call traces and plans it."""
     out = []
     for dtype in FLOATS:
         for o in LAYERS:
@@ -80,7 +80,7 @@ def _functions(args: list[ms.Tensor], machine: hpmoe.Machine) -> Callable[[], Py
 
 def samples(line: Timeline, us: np.ndarray, ids: np.ndarray | None,
             machine: hpmoe.Machine) -> Iterator[tuple[str, str, Samples]]:
-    """(kind, dtype, Samples) of each operation of a launch on one rank; `us` is what each task took, in queue order."""
+    """Yields (kind, dtype, Samples) of each operation of a launch on one rank; `us` are its tasks' times, in queue order."""
     flow = line.flow
     layout = Layout(flow, [] if ids is None else [ids] * len(flow.routes), None)
     missed = known(hpmoe.simulate(flow, machine, routing=ids).simulated).missed

@@ -96,7 +96,7 @@ def _table(timed: list[Subject], yardstick: Yardstick, machine: hpmoe.Machine) -
 
 
 def _few(kind: str, dtype: str) -> int:
-    """Up to how many rows tasks of a kind take a way of their own."""
+    """Returns the most rows of tasks of a kind that use a loop of their own for few rows."""
     if _operation(kind).makes_blocks:
         return few_terms(dtype)
     return skinny_rows(dtype, kind != GMM.name) if is_matmul(kind) else 0

@@ -76,7 +76,7 @@ def _fitted(samples: Samples, is_matmul: bool) -> tuple[np.ndarray, list[float]]
 
 
 def _line(work: np.ndarray, x: np.ndarray, us: np.ndarray, expected: np.ndarray) -> tuple[float, float]:
-    """(rate, b) of us = work / rate * (1 + b x), squares of the differences weighed by 1 / expected; b not below zero."""
+    """Returns (rate, b) of us = work / rate * (1 + b x), b >= 0, by least squares weighted by 1 / expected."""
     columns = np.stack([work, work * x], axis=1) / np.sqrt(expected)[:, None]
     a, b = np.linalg.lstsq(columns, us / np.sqrt(expected), rcond=None)[0]
     if b <= 0 or a <= 0:

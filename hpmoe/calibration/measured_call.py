@@ -19,7 +19,7 @@ from hpmoe.support.trees import Function, PyTree
 
 def measured_call(o: SimpleNamespace | flags.FlagValues, machine: hpmoe.Machine, ids: np.ndarray,
                   policy: str = "critical_path", f: Function = hpmoe.moe_ffn, **comm: str) -> Callable[[], PyTree]:
-    """A call of the layer on this CPU, tiles and sizes as the flags say: its forward or both passes, one launch each.
+    """Returns a call of the layer on this CPU with tiles and sizes of the flags: forward, or both passes, a launch each.
 
     Nothing of MindSpore runs in it, whose threads keep cores busy for a while after they had something to do.
     """

@@ -64,7 +64,7 @@ class Overheads:
             rates.append(self._read_again(size))
 
     def _read_again(self, size: int) -> float:
-        """Bytes a microsecond that all cores together read of `size` bytes which they have just read."""
+        """Returns the bytes per microsecond at which all cores together read `size` bytes that they have just read."""
         ready = threading.Barrier(self._cores)
         parts = np.array_split(self._block[:size // 8], self._cores)
 
@@ -85,7 +85,7 @@ def _chain(x: ms.Tensor) -> ms.Tensor:
 
 
 def _producer_and_consumer(flow: hpmoe.rewriting.Taskflow, machine: hpmoe.Machine) -> list[np.ndarray]:
-    """The first operation on worker 0, and the second, which waits for it row by row, on worker 1."""
+    """Returns queues with the first operation on worker 0, and the second, which waits for it row by row, on worker 1."""
     op = flow.tasks["op"]
     return [np.flatnonzero(op == 0), np.flatnonzero(op == 1)]
 

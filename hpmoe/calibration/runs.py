@@ -38,7 +38,7 @@ class Yardstick:
         self.spans: list[float] = []  # microseconds of every launch
 
     def run(self) -> float:
-        """Once more, with nothing in caches that was there before; what it took."""
+        """Runs the call once with nothing of earlier runs in caches; returns its seconds."""
         self._block.fill(0.0)
         self.spans.append(hpmoe.measure(self._call)[1][0].span)
         return self.spans[-1]
@@ -63,7 +63,7 @@ class Run:
     after: float
 
     def distance(self, quiet: float) -> float:
-        """Factor between the speed of the yardstick beside it and the quiet speed."""
+        """Returns the factor between the speed of the yardstick beside a run and its quiet speed."""
         return math.exp(max(abs(math.log(us / quiet)) for us in (self.before, self.after)))
 
 
@@ -85,7 +85,7 @@ class Runs:
             before = after
 
     def counted(self, yardstick: Yardstick, launch: int = -1) -> tuple[list[Timeline], np.ndarray]:
-        """The runs of a launch that count, and how much quicker each would have been at the yardstick's quiet speed.
+        """Returns the runs of a launch that count, and how much faster each would have been at the yardstick's quiet speed.
 
         Kinds of tasks slow down differently when the machine does, so that no yardstick tells what a run at half the speed
         would have taken: runs at the quiet speed count. What disturbs them only makes them longer, by a core that is slower
@@ -108,7 +108,7 @@ class Runs:
         return out
 
     def uncertainty(self, yardstick: Yardstick) -> float:
-        """Standard error of the mean span of the last launch, as a share of it; infinite for fewer runs than two."""
+        """Returns the standard error of the mean span of the last launch, as a share of it; infinite below two runs."""
         lines, speeds = self.counted(yardstick)
         spans = speeds * [line.span for line in lines]
         return float(np.std(spans, ddof=1) / np.mean(spans) / math.sqrt(len(spans))) if len(spans) > 1 else math.inf

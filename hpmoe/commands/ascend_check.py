@@ -70,7 +70,7 @@ def _emulator(machine: Machine) -> Device:
 
 
 def _npu(machine: Machine) -> Device:
-    """This process's NPU, with the cores that it has; ImportError where it lacks something."""
+    """Returns this process's NPU with its cores; raises ImportError if a requirement is missing."""
     missing = run_needs(os.environ, DEVICES)
     if missing:
         raise ImportError("\n  ".join(["--target=ascend cannot run here; --target=ascend-emulator can", *missing]))

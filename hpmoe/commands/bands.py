@@ -55,7 +55,7 @@ def bands(layer: Layer, flows: Flows, nominal: dict[str, float], count: int,
 
 
 def sensitivity(layer: Layer, flows: Flows, progress: Progress) -> list[Fields]:
-    """For each constant what the figures are with it alone at either end, those first on which most hinges."""
+    """Yields for each constant the figures with only this constant at either end, the most sensitive constants first."""
     out, constants = [], uncertain(layer.machine)
     for name, *ends in at_ends(layer.machine):
         progress(f"{name}, {len(out) + 1} of {len(constants)}")
@@ -67,7 +67,7 @@ def sensitivity(layer: Layer, flows: Flows, progress: Progress) -> list[Fields]:
 
 
 def sensitivity_text(rows: list[Fields], nominal: dict[str, float]) -> str:
-    """A line for each constant, and the sources of those that move a figure by 2 % at least."""
+    """Returns a line for each constant, and the sources of the constants that move a figure by at least 2 %."""
     lines = ["simulated, with one constant at a time at either end of its range; the schedules stay as they are",
              f"{'':28}{'from':>11}{'to':>11}{'fused, %':>16}{'unfused, %':>16}{'speed-up':>16}",
              f"{'as the machine says':50}{nominal['fused']:13.3f} ms{nominal['unfused']:13.3f} ms{nominal['speedup']:16.2f}"]

@@ -87,7 +87,7 @@ def text(fields: Fields, table: list[Fields], path: Path) -> str:
 
 
 def agreement_text(rows: list[Fields]) -> str:
-    """A line for each layer: simulated, measured, error."""
+    """Returns a line for each layer: simulated, measured, error."""
     lines = [f"{'dtype':10}{'direction':>10}" + "".join(f"{letter:>6}" for letter in ("ep", *"THIEK"))
              + f"{'simulated':>13}{'measured':>20}{'error':>8}{'runs':>10}"]
     for r in rows:

@@ -88,7 +88,7 @@ def _simulated(kind: str, o: flags.FlagValues, progress: Callable[[str], None]) 
 
 
 def _measured(sides: list[tuple[str, flags.FlagValues]], repeats: int, progress: Callable[[str], None]) -> list[Timeline]:
-    """The median run of each; they take turns, after one run that does not count."""
+    """Returns the median run of each schedule; schedules take turns, after one run that does not count."""
     calls = [_call(o) for _, o in sides]
     runs: list[list[Timeline]] = [[] for _ in sides]
     for i in range(repeats + 1):

@@ -81,7 +81,7 @@ def run(o: flags.FlagValues) -> int:
 
 
 def measured(o: flags.FlagValues, progress: Callable[[str], None]) -> tuple[Fields, tuple[Timeline, ...]]:
-    """Everything the report says, and the Timeline of each direction of one more run."""
+    """Returns the fields of the report, and the Timeline of each direction of one more run."""
     progress("making inputs")
     args, cotangent = layer_inputs(o)
     staged = hpmoe.chain(hpmoe.tile_partition, hpmoe.overlap_comm, hpmoe.assign_queues, hpmoe.fuse_persistent)
@@ -122,14 +122,14 @@ def passes(f: Function, args: tuple[ms.Tensor, ...], cotangent: ms.Tensor) -> di
 
 
 def arrays_of(calls: dict[str, Callable[[], PyTree]]) -> list[np.ndarray]:
-    """The output and the gradients of one run of each pass."""
+    """Returns the output and the gradients of one run of each pass."""
     output, (_, grads) = (calls[p]() for p in PASSES)
     return [widen(t.asnumpy()) for t in (output, *grads)]
 
 
 def latencies(sides: dict[str, dict[str, Callable[[], PyTree]]], repeats: int,
               progress: Callable[[str], None]) -> dict[str, dict[str, float]]:
-    """Median milliseconds of each pass and side, the sides taking turns, and op_by_op / hpmoe."""
+    """Returns median milliseconds of each pass and side, the sides taking turns, and the ratio op_by_op / hpmoe."""
     times: dict[tuple[str, str], list[float]] = {(p, side): [] for p in PASSES for side in sides}
     for i in range(repeats):
         for p, side in times:
@@ -144,7 +144,7 @@ def latencies(sides: dict[str, dict[str, Callable[[], PyTree]]], repeats: int,
 
 
 def relative_error(a: np.ndarray, b: np.ndarray) -> float:
-    """max|a - b| / max|b|."""
+    """Returns max|a - b| / max|b|."""
     return float(np.abs(a - b).max() / max(np.abs(b).max(), np.finfo(np.float32).tiny))
 
 
@@ -155,7 +155,7 @@ def schedule(line: Timeline) -> Fields:
 
 
 def report_lines(r: Fields, timelines: tuple[Timeline, ...]) -> list[str]:
-    """The report for a terminal."""
+    """Returns the report for a terminal."""
     machine, size = r["machine"], r["sizes"]
     lines = [f"MoE-FFN on {size['ep']} virtual ranks: {size['tokens']} tokens a rank, hidden {size['hidden']}, "
              f"intermediate {size['intermediate']}, {size['experts']} experts, top {size['top_k']}, {size['dtype']}",

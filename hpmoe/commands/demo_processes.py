@@ -34,7 +34,7 @@ def measured(o: flags.FlagValues, tolerance: float) -> Fields:
 
 
 def report_lines(r: Fields) -> list[str]:
-    """The report for a terminal."""
+    """Returns the report for a terminal."""
     if r["status"]:
         return [f"hpmoe demo: a rank ended with status {r['status']}"]
     size, machine, ranks = r["sizes"], r["machine"], r["ranks"]

@@ -75,7 +75,7 @@ def gathered(link: Link, array: np.ndarray) -> list[np.ndarray]:
 
 
 def turns(link: Link, run: Callable[[], PyTree], repeats: int) -> float:
-    """Median milliseconds from when all ranks begin to when the last has ended."""
+    """Returns median milliseconds from the moment all ranks begin until the last rank has ended."""
     times = []
     for _ in range(repeats):
         link.meet("a turn", b"")

@@ -112,7 +112,7 @@ def fits(version: str, needs: str) -> bool:
 
 
 def compiler(environment: Mapping[str, str]) -> Fields:
-    """The C++ compiler an installation from source would use: what CXX names, else g++, else clang++."""
+    """Returns the C++ compiler that an installation from source would use: that of CXX, else g++, else clang++."""
     wanted = shlex.split(environment.get("CXX", ""))[:1] or ["g++", "clang++"]
     path = next(filter(None, map(shutil.which, wanted)), None)
     if path is None:
@@ -125,7 +125,7 @@ def compiler(environment: Mapping[str, str]) -> Fields:
 
 
 def native() -> Fields:
-    """The native libraries and the matrix products that the runtime uses."""
+    """Returns the native libraries and the matrix products that the runtime uses."""
     try:
         library, gemm = find_library(), gemm_name()
         planner.load()
@@ -136,7 +136,7 @@ def native() -> Fields:
 
 
 def cpu_target() -> Fields:
-    """Usable where a small kernel on two virtual ranks agrees with the reference."""
+    """Returns whether target "cpu" is usable: a small kernel on two virtual ranks must agree with the reference."""
     if not (loaded := native())["library"]:
         return {"usable": False, "why": [f"the native library does not load: {loaded['why']}"]}
     try:
@@ -148,7 +148,7 @@ def cpu_target() -> Fields:
 
 
 def self_test() -> float:
-    """The largest difference between the kernel and the reference on a small MoE-FFN."""
+    """Returns the largest difference between the kernel and the reference on a small MoE-FFN."""
     rng = np.random.default_rng(0)
     shapes = [("float32", 4, 8), ("int32", 4, 2), ("float32", 4, 2), ("float32", 1, 8, 6), ("float32", 1, 3, 8)]
     program = hpmoe.trace(hpmoe.moe_ffn, *(hpmoe.ShapeDtypeStruct(tuple(s), dtype) for dtype, *s in shapes),
@@ -170,7 +170,7 @@ def ascend_target(environment: Mapping[str, str], devices: Path) -> Fields:
 
 
 def npu_line(npu: Npu | str) -> str:
-    """The NPU, and the machine to plan for: blocks of a kernel wait for each other, so none may lack a core.
+    """Returns a line on the NPU and the machine to plan for, whose blocks must all have a core, as they wait for each other.
 
     Example:
         >>> npu_line(Npu("Ascend910B3", 20, 40))

@@ -12,13 +12,13 @@ from hpmoe.support.cached_files import Fields
 
 
 def ranks() -> Fields:
-    """Launchers on PATH, and limits with what they mean here."""
+    """Returns the launchers on PATH, and limits with what they mean here."""
     names = dict.fromkeys(launcher.name for launcher in LAUNCHERS if " " not in launcher.name)
     return {"launchers": {name: shutil.which(name) for name in names}, "limits": limits()}
 
 
 def limits() -> dict[str, str]:
-    """Each limit, and whether it matters."""
+    """Returns each limit, and whether it matters here."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     space = resource.getrlimit(resource.RLIMIT_AS)[0]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -18,7 +18,7 @@ WIDTH = 110
 
 
 def reach(target: str) -> Fields:
-    """Operations, functions, dtypes and numbers that a target runs, and those that it refuses."""
+    """Returns the operations, functions, dtypes and numbers that a target runs, and those that it refuses."""
     bodies = find_target(target).bodies
     runs: Fields = {"operations": sorted(bodies.operations), "functions": sorted(bodies.functions)}
     refuses = {"operations": sorted(TilePrimitive.members.keys() - bodies.operations),
@@ -28,14 +28,14 @@ def reach(target: str) -> Fields:
 
 
 def dtypes(bodies: Bodies) -> dict[str, list[str]]:
-    """For each dtype the operations that take an operand of it, beside ids, which every route reads as int32."""
+    """Returns for each dtype the operations that take an operand of it, besides ids, which routes read as int32."""
     operations = [TilePrimitive.members[name] for name in sorted(bodies.operations)]
     return {dtype: [p.name for p in operations if any(bodies.takes(x, dtype) for x in (*p.outputs, *p.inputs))]
             for dtype in (*FLOATS, *INTEGERS, BYTES)}
 
 
 def lines(found: Fields) -> list[str]:
-    """The text of reach."""
+    """Returns the lines of text of `reach`."""
     runs, all_names = found["runs"], found["runs"]["operations"]
     rows = [f"the {found['target']} target runs", *_list("operations", all_names), *_list("functions", runs["functions"])]
     for dtype, names in runs["dtypes"].items():

@@ -40,7 +40,7 @@ def define(values: flags.FlagValues) -> None:
 
 
 def run(o: flags.FlagValues, script: Sequence[str]) -> int:
-    """`script` is what stands after the flags: a file and its arguments."""
+    """Runs `hpmoe launch`; `script` is a file and its arguments, the words after the flags."""
     options.check_flag(o.ranks is not None, "ranks", None, "a number of ranks, as in hpmoe launch -n 4 "
                        + (script[0] if script else "script.py"))
     if not script or not os.path.isfile(script[0]):

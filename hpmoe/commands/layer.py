@@ -44,7 +44,7 @@ REPOLL_US = 20.0  # between two looks of a waiting worker in the paper's public 
 
 
 def ids_of(o: Options, imbalance: float = 1.0, routing: str = "balanced", seed: int = 0) -> np.ndarray:
-    """topk_ids of all ranks, [ep, T, K], for sizes as the flags of a command name them."""
+    """Returns topk_ids of all ranks, [ep, T, K], for sizes by the names of a command's flags."""
     sizes = o.ep, o.tokens, o.top_k, o.experts
     if routing != "balanced":
         return sampled_ids(*sizes, is_zipf=routing == "zipf", seed=seed)
@@ -160,7 +160,7 @@ class Layer:
 
     def fused(self, policy: str | Policy = "critical_path", machine: hpmoe.Machine | None = None,
               **comm: str | int | None) -> hpmoe.Timeline:
-        """The persistent kernel, simulated on the layer's machine, and planned for it or another one."""
+        """Simulates the persistent kernel on the layer's machine, planned for this machine or another one."""
         return self.run(self.fused_flow(policy, machine, **comm))
 
     def run(self, flow: hpmoe.rewriting.Taskflow) -> hpmoe.Timeline:
@@ -172,8 +172,7 @@ class Layer:
 
     def fused_flow(self, policy: str | Policy = "critical_path", machine: hpmoe.Machine | None = None,
                    **comm: str | int | None) -> hpmoe.rewriting.Taskflow:
-        """The persistent kernel. With expert_barrier it has the signals, events and waits of the implementation that this
-        policy is modelled on."""
+        """Returns the persistent kernel; expert_barrier has the signals, events and waits of the paper's implementation."""
         machine = machine or self.machine
         comm = {"signal": "expert", **comm} if policy == "expert_barrier" else comm
         tuned = {"put_cols": "auto", "returns": 2} if self.tuned else {}
@@ -184,16 +183,16 @@ class Layer:
         return hpmoe.assign_queues.apply_to(flow, machine=machine, policy=policy)
 
     def autotuned_flow(self, is_known: bool = False) -> hpmoe.rewriting.Taskflow:
-        """The persistent kernel as autotune makes it, for the layer's routing or for sampled ones."""
+        """Returns the persistent kernel that autotune makes, for the layer's routing or for sampled routings."""
         topk_ids = self.ids if is_known else None
         return hpmoe.autotune.apply_to(self.traced(), machine=self.machine, topk_ids=topk_ids)
 
     def baseline(self, scheme: str = "direct") -> hpmoe.Timeline:
-        """The unfused program, simulated; see baseline_flow."""
+        """Simulates the unfused program; see baseline_flow."""
         return self.run(self.baseline_flow(scheme))
 
     def baseline_flow(self, scheme: str = "direct") -> hpmoe.rewriting.Taskflow:
-        """One kernel after another, without copies, for the rows that there are; each deals its tiles out in turn."""
+        """Returns one kernel after another, without replicas, for the actual rows; each deals its tiles out in turn."""
         tiles = self._tiles(replicas=0, tuned=False, scheme=scheme, row_capacity="received")
         flow = hpmoe.launch_kernels.apply_to(tiles, direct=self.o.tokens <= MOST_DECODED)
         return hpmoe.assign_queues.apply_to(flow, machine=self.machine, policy="round_robin")
@@ -220,24 +219,25 @@ def rows_of_ranks(placement: Placement, loads: np.ndarray) -> np.ndarray:
 
 @hpmoe.transform(requires="tiles")
 def wait_for_experts(flow: hpmoe.rewriting.Taskflow) -> hpmoe.rewriting.Taskflow:
-    """Has one event for all rows of an expert between any two operations, as the paper's public implementation has."""
+    """Gives a flow one event for all rows of an expert between any two operations, as in the paper's public implementation.
+    """
     return rebuild(flow, tuple(
         op.replace(signal="expert") if op.domain.is_slots and not op.num_peers else op for op in flow.ops))
 
 
 def quantised_rows(quantize: str | None) -> tuple[str, bool]:
-    """The dtype and `combine` of hpmoe.quantize_rows that one of QUANTISED stands for."""
+    """Returns the dtype and `combine` of hpmoe.quantize_rows for one of QUANTISED."""
     dtype, _, back = (quantize or "").partition("+")
     return dtype, bool(back)
 
 
 def sent_bytes(found: Outline) -> float:
-    """Bytes that a rank sends to others, mean of all ranks."""
+    """Returns the bytes that a rank sends to others, mean of all ranks."""
     return float(found.traffic[:, [RATES.index("egress"), RATES.index("node_egress")], 0].sum(axis=1).mean())
 
 
 def utilisation(found: Outline, machine: hpmoe.Machine) -> dict[str, float]:
-    """Shares of the span, mean of all ranks: workers in task bodies, links and memory at their full rates."""
+    """Returns shares of the span, mean of all ranks: workers in task bodies, links and memory at their full rates."""
     busy, ep_size = found.utilisation, len(found.traffic)
     out = {unit: float(busy[:, list(machine.queues_of(unit))].mean()) for unit in ("aic", "aiv")}
     shared = ep_size if machine.host.cores else 1  # ranks that have one memory, whose traffic is that of the first
@@ -266,5 +266,5 @@ def avals(o: Options) -> list[hpmoe.ShapeDtypeStruct]:
 
 
 def shards_of(o: Options) -> int:
-    """Ranks that share an expert; 1 where the sizes say nothing of it."""
+    """Returns the number of ranks that share an expert; 1 if the sizes do not say it."""
     return getattr(o, "tp", None) or 1

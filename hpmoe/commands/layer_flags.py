@@ -106,6 +106,6 @@ def put_cols_of(o: flags.FlagValues) -> str | None:
 
 
 def layer_of(o: flags.FlagValues, direction: str | None = None) -> Layer:
-    """The layer that flags describe, in their direction or another."""
+    """Returns the layer that flags describe, in their direction or another."""
     return Layer(o, direction or o.direction, machine_of(o, is_calibrated()), routing_of(o, o, o.imbalance), o.replicas,
                  tuned=True, scheme=o.scheme, quantize=o.quantize, row_capacity=o.row_capacity, prefetch=o.prefetch)

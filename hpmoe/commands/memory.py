@@ -79,7 +79,7 @@ def answer(asked: str) -> None:
 
 
 def measured(o: Options) -> Fields:
-    """MiB of one side, by column and part; what op by op has no plan for is left out."""
+    """Returns MiB of one side, by column and part; op by op lacks parts that it has no plan for."""
     ms.runtime.launch_blocking()
     few = {"ep": o.ep, "tokens": 2, "hidden": 8, "intermediate": 4, "experts": o.ep, "top_k": 1}
     small = SimpleNamespace(**{**vars(o), **few, "rank_capacity_factor": None})
@@ -112,7 +112,7 @@ def side_of(o: Options) -> Function:
 
 
 def calls(f: Function, o: Options) -> tuple[tuple[ms.Tensor, ...], dict[str, Callable[[], PyTree]]]:
-    """Arguments of these sizes, and the passes on them."""
+    """Returns arguments of these sizes, and the passes on them."""
     args, cotangent = layer_inputs(o)
     return args, demo.passes(f, args, cotangent)
 
@@ -125,7 +125,7 @@ def planned(report: MemoryReport) -> Fields:
 
 
 def report_lines(asked: Fields, rows: dict[str, Fields]) -> list[str]:
-    """The table for a terminal."""
+    """Returns the lines of the table for a terminal."""
     size = "rank" if asked["ep"] == 1 else "ranks"
     lines = [f"MoE-FFN on {asked['ep']} {size}: {asked['tokens']} tokens a rank, hidden {asked['hidden']}, intermediate "
              f"{asked['intermediate']}, {asked['experts']} experts, top {asked['top_k']}, {asked['dtype']}; MiB", "",

@@ -80,7 +80,7 @@ def run(o: flags.FlagValues) -> int:
 
 
 def spreads_of(ranks: int, experts: int) -> list[int]:
-    """Numbers of ranks that hold all experts once: those that divide both, the largest first."""
+    """Returns numbers of ranks that hold all experts once: those that divide both, the largest first."""
     return [ep for ep in range(ranks, 0, -1) if ranks % ep == 0 and experts % ep == 0]
 
 
@@ -89,7 +89,7 @@ def sizes_of(o: options.Options, ep: int, tp: int = 1) -> SimpleNamespace:
 
 
 def row(o: options.Options, ep: int, tp: int, progress: Progress) -> Fields:
-    """One layout: milliseconds, exposed communication, GiB of the fullest rank, tokens a second, and their bands."""
+    """Returns a table row of a layout: milliseconds, exposed communication, GiB of the fullest rank, tokens/s, bands."""
     sizes, ranks = sizes_of(o, ep, tp), ep * tp
     machine = machine_of(SimpleNamespace(machine=o.machine, ep=ranks), is_calibrated())
     ids = routing_of(o, sizes_of(o, ranks))
@@ -113,7 +113,7 @@ def row(o: options.Options, ep: int, tp: int, progress: Progress) -> Fields:
 
 def figures(o: options.Options, lines: list[hpmoe.Timeline], ids: np.ndarray,
             other: hpmoe.Machine | None) -> dict[str, float]:
-    """Milliseconds of both passes, and tokens a second of all ranks, as scheduled, on another machine where one is given."""
+    """Returns milliseconds of both passes and tokens per second of all ranks, on the planned machine or another one."""
     ms = []
     for line in lines:
         span = line.span if other is None else hpmoe.simulate(line.flow, other, routing=ids).span
@@ -123,7 +123,8 @@ def figures(o: options.Options, lines: list[hpmoe.Timeline], ids: np.ndarray,
 
 
 def held(flow: hpmoe.rewriting.Taskflow, received: list[int]) -> int:
-    """Bytes of all arrays of a pass on the fullest rank: weights, and backward their gradients and what was saved."""
+    """Returns the bytes of all arrays of a pass on the fullest rank: weights, and backward their gradients and saved values.
+    """
     return sum(memory_bytes(flow, [max(received)] * len(flow.routes)).values())
 
 

@@ -39,5 +39,5 @@ def moe_ffn_op_by_op(hidden_states: ms.Tensor, topk_ids: ms.Tensor, topk_weights
 
 
 def _experts(weight: ms.Tensor) -> tuple[ms.Tensor, ...]:
-    """The matrix of each expert; split, whose gradient is one concat, because the CPU has none for unbind."""
+    """Returns the matrix of each expert, by split, whose gradient is one concat; MindSpore's CPU lacks that of unbind."""
     return mint.split(weight.reshape(-1, weight.shape[-1]), weight.shape[-2])

@@ -101,7 +101,7 @@ def define_switch(values: flags.FlagValues, name: str, text: str, short_name: st
 
 
 def define_sizes(values: flags.FlagValues, **default: int) -> None:
-    """The sizes of a MoE-FFN on a mesh."""
+    """Defines the flags for the sizes of a MoE-FFN on a mesh."""
     for name, text in (("ep", "expert-parallel ranks"), ("tokens", "tokens of each rank"), ("hidden", "hidden size"),
                        ("intermediate", "intermediate size of an expert"), ("experts", "experts of all ranks"),
                        ("top_k", "experts of each token")):
@@ -184,7 +184,7 @@ def did_you_mean(word: str, known: Sequence[str], prefix: str = "") -> str:
 
 
 def with_underscores(values: flags.FlagValues, args: Sequence[str]) -> list[str]:
-    """The arguments with the names of flags as they are defined; values stay as they are.
+    """Returns arguments with underscores in the names of flags; values stay as they are.
 
     Example:
         >>> values = flags.FlagValues()
@@ -208,7 +208,7 @@ def with_underscores(values: flags.FlagValues, args: Sequence[str]) -> list[str]
 
 
 def split_flags(values: flags.FlagValues, args: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The flags that arguments begin with, and all from the first word on that is none.
+    """Returns the flags at the beginning of the arguments, and all words from the first other one on.
 
     Example:
         >>> values = flags.FlagValues()
@@ -254,12 +254,12 @@ def grouped(values: flags.FlagValues) -> Iterator[None]:
 
 
 def names_of_group(values: flags.FlagValues) -> set[str]:
-    """Names of the flags in GROUP."""
+    """Returns the names of the flags in GROUP."""
     return {f.name for f in values.flags_by_module_dict().get(GROUP, [])}
 
 
 def flags_text(values: flags.FlagValues) -> str:
-    """Returns a help text with a line for each flag: a command's own, then those under the heading GROUP."""
+    """Returns a help text with a line for each flag: a command's own, then those that commands share, under GROUP."""
     known, common = [values[name] for name in values if len(name) > 1], names_of_group(values)
     left = {f.name: f"--{f.name}" if f.boolean or f.default is None else f"--{f.name}={f.default}" for f in known}
     indent = max(map(len, left.values())) + 4

@@ -35,7 +35,7 @@ def define_routing(values: flags.FlagValues) -> None:
 
 
 def routing_of(o: options.Options, sizes: options.Options, imbalance: float = 1.0) -> np.ndarray:
-    """topk_ids of the ranks that hold all experts once, [ep, T, K]; an imbalance is of a balanced routing."""
+    """Returns topk_ids of the ranks that hold all experts once, [ep, T, K]; an imbalance is of a balanced routing."""
     if o.routing in ROUTINGS:
         return ids_of(sizes, imbalance, o.routing, o.seed)
     shape = sizes.ep, sizes.tokens, sizes.top_k, sizes.experts

@@ -54,7 +54,7 @@ def run(o: flags.FlagValues) -> int:
 
 
 def stages(o: flags.FlagValues, progress: Progress) -> Iterator[Fields]:
-    """Each wanted stage of each wanted direction, made from the one before."""
+    """Yields each wanted stage of each wanted direction, made from the one before."""
     wanted = tuple(STAGES) if o.stage == "all" else (o.stage,)
     for direction in ("forward", "backward") if o.direction == "both" else (o.direction,):
         ir: AnyIR = _program(o, direction)
@@ -110,7 +110,7 @@ def rewritten(ir: AnyIR, stage: str, o: flags.FlagValues) -> AnyIR:
 
 
 def counts(ir: AnyIR) -> Fields:
-    """The numbers of a stage, by its kind."""
+    """Returns the numbers of a stage, by its kind."""
     if isinstance(ir, hpmoe.rewriting.Program):
         return {"equations": len(ir.equations)}
     is_flow = isinstance(ir, Taskflow)

@@ -69,7 +69,7 @@ def fused_flow(o: flags.FlagValues, layer: Layer) -> hpmoe.rewriting.Taskflow:
 
 
 def simulated(o: flags.FlagValues, progress: Progress) -> Fields:
-    """Makespan, baseline and bound of the configuration in milliseconds, and shares in use."""
+    """Returns makespan, baseline and bound of the configuration in milliseconds, and shares in use."""
     progress("planning")
     layer = layer_of(o)
     flows = fused_flow(o, layer), layer.baseline_flow()
@@ -111,9 +111,9 @@ def _tasks(flows: Flows) -> int:
 
 
 def num_bands(o: flags.FlagValues, flows: Flows) -> int:
-    """Returns --bands, the number of sampled machines that a figure's band (least to most) is of; by default 0 or BANDS.
+    """Returns the number of machines to sample for the band (least to most) of each figure: --bands, or by default BANDS.
 
-    The default is 0 for more than MOST_BANDED tasks, whose simulation on each machine takes minutes.
+    The default is 0 for more than MOST_BANDED tasks, as their simulation on each machine takes minutes.
     """
     if o.bands is not None:
         return o.bands

@@ -82,7 +82,7 @@ def rank_bounds(flow: tf.Taskflow, machine: Machine, ids: np.ndarray) -> list[Bo
 
 
 def _on_one_computer(bounds: list[Bound], machine: Machine) -> list[Bound]:
-    """Bounds of ranks that share cores, memory and L2: each needs the sum of all ranks' work."""
+    """Returns the bounds of ranks that share cores, memory and L2: each needs the sum of all ranks' work."""
     totals: dict[str, float] = {n: sum(getattr(b, n) for b in bounds) for n in ("weights", "late", "memory", "l2")}
     matrix, vector = (sum(getattr(b, unit) for b in bounds) * len(machine.queues_of(unit)) / machine.host.cores
                       for unit in ("aic", "aiv"))
@@ -155,7 +155,7 @@ class _RankBounds:
         return with_fans(self.work.by_routing[index], fans)
 
     def _tasks_us(self, work: np.void, rows: np.ndarray) -> float:
-        """Microseconds of tasks with these numbers of rows, each with the machine to itself."""
+        """Returns the microseconds of tasks with these numbers of rows, each with the machine to itself."""
         machine = self.machine
         core = machine.sync.task_us + core_us(work, rows)
         if machine.host.cores:  # a task that waits for L2 takes no core
@@ -332,9 +332,9 @@ class _Traffic:
 
 
 def _tiles(op: tf.TileOp, works: np.ndarray) -> Iterator[tuple[bool, np.ndarray, np.void]]:
-    """Yields (True if tasks are of the last block of rows, their column tile numbers, their WORK) for each kind of task.
+    """Yields, for each kind of task, (True for the last block of rows, column tile numbers, the WORK record).
 
-    `works` are the four records of `op` in `Work.by_routing`; kinds of tasks that `op` lacks are left out.
+    `works` are the four records of `op` in `Work.by_routing`; kinds that no task of `op` has are left out.
     """
     tiles = np.arange(op.grid[2])
     for k, work in enumerate(works):
@@ -380,7 +380,7 @@ def _signals(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
 
 
 def _of_row(op: tf.TileOp, of_tiles: np.ndarray) -> float:
-    """Sums over the parts of a transferred row: full tiles of columns, and the last one."""
+    """Returns the sum over the parts of a transferred row: full tiles of columns, and the last one."""
     return float((op.grid[2] - 1) * of_tiles[0] + of_tiles[1])
 
 

@@ -38,7 +38,7 @@ class LeastPaths:
         self._least_of_full = functools.cache(self._of_full)
 
     def before(self, rank: int) -> np.ndarray:
-        """Microseconds before the first task of each operation on a rank can begin, [num_ops]."""
+        """Returns the microseconds before the first task of each operation on a rank can begin, [num_ops]."""
         out = np.zeros(len(self.flow.ops))
         for reader, op in enumerate(self.flow.ops):
             if op.num_peers or (op.domain.sums_rows and not rows_of_tasks(self.layout, op, rank).all()):
@@ -51,7 +51,7 @@ class LeastPaths:
         return out
 
     def _after(self, rank: int, full: int = -1) -> np.ndarray:
-        """Microseconds after the last task of each operation on a rank has ended, [num_ops].
+        """Returns the microseconds after the last task of each operation on a rank has ended, [num_ops].
 
         Rows that an operation puts were seen by their reader before. With a route `full`, the last task is of a full slot of
         that route.
@@ -64,7 +64,7 @@ class LeastPaths:
         return out
 
     def last_full(self, rank: int) -> float:
-        """Microseconds until all full slots of a rank arrived and the tasks after the last of them ended; 0 for no slot.
+        """Returns the microseconds until all full slots of a rank arrived and the tasks after the last ended; 0 for no slot.
 
         A link cannot bring the last row of full slots before it has moved all of them. Only then is that row's slot whole,
         and the tasks that read the slot have as many rows as a slot holds. Slots that are not full do not count: the last
@@ -87,14 +87,15 @@ class LeastPaths:
         return out
 
     def _of_full(self, route: int) -> list[float]:
-        """Least time of a task of each operation, [num_ops]; of operations on slots of a route, of tasks of full slots."""
+        """Returns the least microseconds of a task of each operation, [num_ops]; on slots, of a task of a full slot."""
         full = np.array([self.flow.tile_rows])
         return [self.machine.sync.task_us + float(min(core_us(w, full).min() for w in self.work[i]))
                 if us and op.domain.is_slots and op.domain.route == route else us
                 for i, (op, us) in enumerate(zip(self.flow.ops, self.least, strict=True))]
 
     def landing(self, op: int, stays_in_node: bool) -> float:
-        """Microseconds after the last row arrived that an operation moves to a rank of the same or another node."""
+        """Returns the microseconds after the last row arrived that an operation moves to a rank of the same or another node.
+        """
         latency = self.machine.sync.remote_us if stays_in_node else self.machine.sync.node_remote_us
         seen = self.machine.sync.signal_us + latency + self.look if self.is_read(op) else 0.0
         return seen + min(float(self.after(rank)[op]) for rank in range(self.flow.ep_size))
@@ -104,14 +105,14 @@ class LeastPaths:
         return any(writer == op and is_read for writer, *_, is_read in self.links)
 
     def _to_reader(self, writer: int, reader: int, rank: int) -> float:
-        """Microseconds from the beginning of a task to the beginning of a task that reads its output."""
+        """Returns the microseconds from the beginning of a task to the beginning of a task that reads its output."""
         crossing = self._crossing(writer, reader)
         if self.flow.ops[writer].num_peers:
             return self._put_us(writer, rank, crossing, True)
         return self.least[writer] + crossing
 
     def _after_writer(self, writer: int, reader: int, rank: int, least: Sequence[float]) -> float:
-        """Microseconds from the end of a task to the end of a task that reads its output."""
+        """Returns the microseconds from the end of a task to the end of a task that reads its output."""
         is_put = self.flow.ops[writer].num_peers > 0
         crossing = 0.0 if is_put else self._crossing(writer, reader) - self.machine.sync.signal_us * self.sent[writer]
         if self.flow.ops[reader].num_peers:
@@ -119,12 +120,12 @@ class LeastPaths:
         return crossing + least[reader]
 
     def _crossing(self, writer: int, reader: int) -> float:
-        """Microseconds until another unit of the rank sees what an operation has written."""
+        """Returns the microseconds until another unit of the rank sees what an operation has written."""
         is_apart = not self.machine.unified and self.flow.ops[writer].unit != self.flow.ops[reader].unit
         return self.machine.sync.signal_us + self.look if is_apart else 0.0
 
     def _least_us(self, index: int) -> float:
-        """Least time of a task with rows of a local operation, on any rank."""
+        """Returns the least microseconds of a task with rows of a local operation, on any rank."""
         op = self.flow.ops[index]
         if op.num_peers or op.primitive.moves_copies:
             return 0.0
@@ -134,7 +135,7 @@ class LeastPaths:
             if len(rows) else 0.0
 
     def _put_alone_us(self, index: int, rank: int, crossing: float, is_seen: bool) -> float:
-        """Microseconds until all rows of a slot were moved between a rank and their sources, and were seen there.
+        """Returns the microseconds until all rows of a slot moved between a rank and their sources, and were seen there.
 
         On the rank itself rows are seen after `crossing`.
         A task puts rows from one source only, so each source needs one; all sources share the links of the rank.

@@ -25,9 +25,9 @@ class Footprint(NamedTuple):
         part: UNIT, WEIGHT, DENSE, OF_EXPERT, TOGETHER, STREAM or FAN.
         fixed: bytes for any number of rows.
         row: bytes for each of its rows.
-        whole: of UNIT and OF_EXPERT what the array has for each row, of WEIGHT, DENSE and TOGETHER bytes of the part; 0
-            where that is not asked for.
-        cost: bytes that memory reads in the time that it takes for one of these.
+        whole: for UNIT and OF_EXPERT, bytes of the array for each row; for WEIGHT, DENSE and TOGETHER, bytes of the part; 0
+            if they are not needed.
+        cost: bytes that memory reads in the time of one byte of this footprint: 1, or more for writes.
     """
 
     first: int
@@ -42,7 +42,7 @@ class Footprints:
     """Footprints of the tasks of a Taskflow.
 
     Attributes:
-        num_parts: parts of all arrays of a rank that were asked about so far.
+        num_parts: number of parts of all arrays of a rank for which a footprint was returned so far.
     """
 
     def __init__(self, flow: tf.Taskflow):
@@ -105,7 +105,8 @@ class Footprints:
         return Footprint(self._part(buffer.storage, "together", 1), TOGETHER, 0.0, row, whole)
 
     def _part(self, storage: int, kind: str, count: int) -> int:
-        """The first of the `count` parts of a kind that a storage has; arrays cut otherwise that share it have others."""
+        """Returns the number of the first of `count` parts of a storage; each (storage, kind, count) has parts of its own.
+        """
         key = (storage, kind, count)
         if key not in self._first:
             self._first[key] = self.num_parts
@@ -114,7 +115,7 @@ class Footprints:
 
 
 def block_heights(flow: tf.Taskflow, op: tf.TileOp) -> tuple[int, int]:
-    """Rows of the blocks that tasks make of a weight's gradient: of all but an expert's last, and of that; 0 of the rest."""
+    """Returns the rows of the blocks of a weight's gradient: of all but an expert's last block, and of the last; else 0."""
     if not op.primitive.makes_blocks:
         return 0, 0
     height = flow.buffers[op.operands[1].buffer].cols - op.operands[1].offset
@@ -122,7 +123,7 @@ def block_heights(flow: tf.Taskflow, op: tf.TileOp) -> tuple[int, int]:
 
 
 def returned_matrices(flow: tf.Taskflow, op: tf.TileOp) -> float:
-    """Matrices that copies of an expert give back and a task adds, in the mean; of the rank with the most of them."""
+    """Returns the mean number of matrices that replicas of an expert return and a task adds, on the rank with the most."""
     if not any(access.rows is row_modes.RETURNED for access in op.operands):
         return 0.0
     plan = flow.routes[op.domain.route]

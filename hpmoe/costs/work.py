@@ -31,15 +31,15 @@ COMPUTED_PER_MOVED = 5
 
 
 class Work:
-    """Work of the tasks of a Taskflow for a machine.
+    """Costs of the tasks of a Taskflow on a machine: microseconds of workers, and bytes in memory and on links.
 
     Attributes:
         table: WORK [num_ops, 4]. Column 0 is a task of a full tile of columns, 1 of the last, narrower tile; 2 and 3 are
             the same for the last, lower block of rows of a weight's gradient. `entries` returns the record of a task. The
             function `core_us` turns a record into microseconds of a worker; a footprint is fixed + rows * row bytes; a
             transferred row is link_row bytes.
-        by_routing: the table before `with_fans`: core_fan is the microseconds of each row of a local expert that a token
-            received once fills, which `table` expects and adds to core_row.
+        by_routing: the table for a known routing: core_fan is further microseconds for each row that experts of the rank
+            get of a token that was received once. `table` has their expected number in core_row instead.
         footprints: the arrays and parts of arrays that footprints of the table refer to.
     """
 
@@ -135,7 +135,8 @@ class Work:
         return self.machine.body(op.kind, dtype, rows)
 
     def _computed(self, op: tf.TileOp, cols: int) -> float:
-        """Bytes of float32 that vector instructions work through for each row, of a body that needs many of them."""
+        """Returns the float32 bytes that vector instructions compute for each row, for a body that needs many instructions.
+        """
         passes = op.primitive.work.passes + op.params.passes
         if not self.machine.unified and (of_npu := self._npu_passes(op)):
             return 4.0 * of_npu * (cols or self._buffer(op, op.primitive.work.npu_operand).cols)
@@ -150,7 +151,7 @@ class Work:
         return 0 if only_moves else op.primitive.work.integer_passes or op.primitive.work.npu_passes
 
     def _granule(self, op: tf.TileOp) -> int:
-        """Rows that a matmul works on at once; a weight's gradient sums over them, in float32 half as many at once."""
+        """Returns the rows that a matmul computes at once; a weight's gradient sums over them, in float32 half as many."""
         is_halved = op.primitive.makes_blocks and storage_dtype(self._buffer(op, 1).dtype) == "float32"
         return max(1, self.machine.cube.granule // (2 if is_halved else 1))
 
@@ -160,8 +161,7 @@ class Work:
             storage_dtype(self._buffer(op, 1).dtype))
 
     def _read_again(self, op: tf.TileOp, cols: int, block: int, footprints: list[Footprint]) -> list[Footprint]:
-        """Footprints of what every part of a matmul tile reads but the first: each part of the rows reads all of the second
-        operand, each part of the columns all of the first; by then L2 holds them."""
+        """Returns footprints of what every part of a matmul tile except the first reads again, from L2."""
         if not op.primitive.is_matmul:
             return []
         height, width = _part_of_tile(self.machine)
@@ -195,20 +195,20 @@ def _stretched(work: float, body: Body | None, cols: int, inner: int) -> float:
 
 
 def _part_of_tile(machine: Machine) -> tuple[int, int]:
-    """Rows and columns of a matmul tile whose float32 sums fit where they are kept, twice as wide as high."""
+    """Returns rows and columns of a matmul tile whose float32 sums fit their memory, twice as wide as high."""
     height = max(1, math.isqrt(int(machine.cube.accumulator_bytes) // 8))
     return height, 2 * height
 
 
 def device_copy_rate(machine: Machine) -> float:
-    """Bytes for each microsecond, read or written, of a kernel of the whole device that only moves rows."""
+    """Returns the bytes per microsecond, read or written, of a kernel of the whole device that only moves rows."""
     workers = len(machine.queues_of("aiv"))
     copied = 2 / (1 + machine.memory.write_cost) * machine.memory.bytes_per_us  # as many bytes are read as written
     return min(workers * machine.vector.copy_bytes_per_us, copied)
 
 
 def link_rate(machine: Machine, ep_size: int) -> float:
-    """Bytes for each microsecond that one worker sends to the farthest ranks while others leave it the link."""
+    """Returns the bytes per microsecond that one worker sends to the farthest ranks while others leave it the link."""
     link = machine.link.rate(ep_size) if ep_size <= machine.link.node_size else machine.link.node_bytes_per_us
     return min(machine.link.worker_bytes_per_us, link)
 

@@ -60,7 +60,7 @@ def _check(program: Program, inputs: Sequence[Sequence[np.ndarray]], dtype: str 
 
 
 def _check_made(program: Program, index: int, var: Var, values: Sequence[Value], routes: dict[Rows, list[Route]]) -> None:
-    """ProgramError if a reference rule computed an array of another shape than the shape rule says."""
+    """Raises ProgramError if a reference rule computed an array of another shape than the shape rule says."""
     if isinstance(var.aval, RouteAval) or any(isinstance(d, Rows) and d not in routes for d in var.aval.shape):
         return
     for rank, value in enumerate(values):
@@ -73,7 +73,7 @@ def _check_made(program: Program, index: int, var: Var, values: Sequence[Value],
 
 
 def _lengths(program: Program, num_tokens: Sequence[int]) -> Sequence[int]:
-    """The tokens of each rank, of which the program can tell its padding."""
+    """Returns the number of tokens of each rank; the program must be able to tell its padding."""
     lengths = rank_lengths("hpmoe.interpret", num_tokens, program.ep_size)
     if program.token_rows is None:
         check_num_tokens("hpmoe.interpret", program, lengths, padding_fault(program))
@@ -81,7 +81,7 @@ def _lengths(program: Program, num_tokens: Sequence[int]) -> Sequence[int]:
 
 
 def _without_padding(array: np.ndarray, num_rows: int) -> np.ndarray:
-    """A copy whose rows past those of the rank's tokens are zero, as if they did not exist."""
+    """Returns a copy whose rows past the rank's tokens are zero."""
     array = array.copy()
     rows = array if array.ndim == 1 else array.reshape(-1, array.shape[-1])
     rows[num_rows:] = 0

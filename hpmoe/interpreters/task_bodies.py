@@ -50,21 +50,22 @@ class TaskFrame:
         return self.layout.peers(self.rank, self.op, self.task)
 
     def operands(self) -> list[np.ndarray | float]:
-        """Regions of the operands that the task touches: views of the outputs, then inputs in float32, or numbers."""
+        """Returns the parts of the operands that the task touches: views of the outputs, then inputs in float32, or numbers.
+        """
         views = [self._part(i) for i in range(len(self.op.operands))]
         given = (widen(v) if isinstance(v, np.ndarray) else v for v in views[self.op.num_outputs:])
         return [*views[:self.op.num_outputs], *given]
 
     def array(self, i: int, rank: int | None = None) -> np.ndarray:
-        """All of the buffer of operand i, on this rank or another."""
+        """Returns all of the buffer of operand i, on this rank or another."""
         return self.memory[self.rank if rank is None else rank][self.op.operands[i].buffer]
 
     def whole(self, i: int, rank: int | None = None) -> np.ndarray:
-        """All rows of operand i in the columns of the task."""
+        """Returns all rows of operand i in the columns of the task."""
         return self.array(i, rank)[:, self.columns(i)]
 
     def kept(self) -> np.ndarray:
-        """Mask of the entries of the task's tokens that have a row, [tokens, top_k]."""
+        """Returns the mask of the entries of the task's tokens that have a row, [tokens, top_k]."""
         return self.routing.kept[self.rank].reshape(-1, self.routing.top_k)[self.rows]
 
     @property
@@ -73,11 +74,11 @@ class TaskFrame:
         return self.layout.sent_by(self.op)
 
     def relayed(self, route: int) -> RelayedRows:
-        """The rows of a route as its relays see them."""
+        """Returns the rows of a route as its relays see them."""
         return self.layout.relayed[route]
 
     def rows_sent(self, source: int, owner: int) -> np.ndarray:
-        """Rows of the task's slot on rank `owner` that rank `source` sends."""
+        """Returns the rows of the task's slot on rank `owner` that rank `source` sends."""
         return self.layout.put_rows(source, self.op, owner, self.unit)
 
     def moves(self) -> list[Move]:
@@ -85,7 +86,7 @@ class TaskFrame:
         return self.layout.moves(self.rank, self.op, self.unit)
 
     def columns(self, i: int) -> slice:
-        """The columns of operand i that the task touches."""
+        """Returns the columns of operand i that the task touches."""
         access = self.op.operands[i]
         if access.cols is col_modes.OWN and self.op.cols:
             return self.own(i)
@@ -94,7 +95,7 @@ class TaskFrame:
         return slice(access.offset, access.offset + 1 if access.cols is col_modes.ONE else None)
 
     def own(self, i: int) -> slice:
-        """The task's own columns, shifted by the offset of operand i."""
+        """Returns the task's own columns, shifted by the offset of operand i."""
         first = int(self.task["col"]) + self.op.operands[i].offset
         return slice(first, first + int(self.task["cols"]))
 
@@ -112,7 +113,7 @@ class TaskFrame:
         return data[self.rows, cols] if access.rows is row_modes.OWN else data[:, cols]
 
     def _matrix(self, access: tf.Access) -> slice:
-        """The rows of the matrix of the slot's expert, or of the copy that it is; none of the rank's own is a copy."""
+        """Returns the rows of the matrix of the slot's expert, or of its replica; no rows of a replica for an own expert."""
         expert = int(self.layout.slots[self.op.domain.route][self.rank].expert[self.unit])
         height = self.flow.buffers[access.buffer].rows_per_expert or 1
         if access.rows is row_modes.REPLICA:
@@ -138,7 +139,7 @@ class TaskBodies:
             return known(primitive.body)(frame)
 
     def fanned_slots(self, rank: int, task: np.void) -> np.ndarray:
-        """The slots of the rows that a task has copied to experts, of each its own."""
+        """Returns the slot of each row that a task has copied to experts."""
         frame = TaskFrame(self.flow, self.layout, self.memory, rank, task)
         slots = self.layout.slots[self.flow.routes[frame.op.domain.route].of][rank]
         used = np.flatnonzero(slots.rows)

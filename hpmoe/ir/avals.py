@@ -81,9 +81,9 @@ class RouteAval(OfKind):
 
     Attributes:
         rows: the symbolic number of received rows.
-        kind: how rows are routed.
-        node_size: of a route by ids, consecutive ranks of the mesh that are a node, or None.
-        rank_capacity_factor: how many times the rows of balanced experts a rank can hold, or None for all.
+        kind: the RouteKind by which rows are routed.
+        node_size: number of consecutive ranks of a node, for a route by ids; or None.
+        rank_capacity_factor: capacity of a rank as a multiple of its rows in a balanced routing; None for all rows.
     """
 
     rows: Rows
@@ -158,5 +158,5 @@ def as_route(aval: ShapeDtypeStruct | RouteAval) -> RouteAval:
 
 
 def fixed(shape: tuple[int | Rows, ...]) -> tuple[int, ...]:
-    """A shape of which no dimension is of received rows."""
+    """Returns a shape, none of whose dimensions is the number of received rows."""
     return cast("tuple[int, ...]", shape)

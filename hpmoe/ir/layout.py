@@ -75,7 +75,7 @@ class Layout:
         self.num_tokens = None if num_tokens is None else [int(n) for n in num_tokens]
 
     def limit(self, rank: int, domain: tf.Domain) -> int:
-        """Static rows of a tiled domain that exist on `rank`."""
+        """Returns the number of static rows of a tiled domain that exist on `rank`."""
         if domain.clipped and self.num_tokens is not None:
             return min(domain.num_rows, self.num_tokens[rank])
         return domain.num_rows
@@ -96,11 +96,11 @@ class Layout:
         return int(self.flow.order_of(leg)[rank, position])
 
     def peers(self, rank: int, op: tf.TileOp, task: np.void) -> list[int]:
-        """The ranks that a task of `rank` is for."""
+        """Returns the ranks that a task of `rank` sends to."""
         return [self.peer(rank, position, op.leg) for position in op.peers_of(int(task["peer"]), self.flow.ep_size)]
 
     def moves(self, rank: int, op: tf.TileOp, row: int) -> list[Move]:
-        """`moves_of` of the placement of the operation's route."""
+        """Returns `moves_of` of the placement of the operation's route."""
         return moves_of(known(self.flow.routes[op.domain.route].placement), op, rank, row)
 
     def sent_by(self, op: tf.TileOp) -> Routing | RelayedRows:
@@ -108,12 +108,12 @@ class Layout:
         return self.relayed[op.domain.route] if op.is_relayed else self.routings[op.domain.route]
 
     def put_rows(self, rank: int, op: tf.TileOp, peer: int, slot: int) -> np.ndarray:
-        """Rows of slot `slot` of rank `peer` that come from `rank`."""
+        """Returns the rows of slot `slot` of rank `peer` that come from `rank`."""
         where = self.slot(peer, op.domain.route, slot)
         return where.start + np.flatnonzero(self.sent_by(op).source_of_row[peer][where] == rank)
 
     def task_rows(self, rank: int) -> np.ndarray:
-        """Rows that each task works on or moves on `rank`, [num_tasks] int; of what sums over rows, those that it sums."""
+        """Returns the number of rows that each task computes, sums or moves on `rank`, [num_tasks] int."""
         flow, out = self.flow, np.zeros(self.flow.num_tasks, np.int64)
         for i, op in enumerate(flow.ops):
             mine = flow.tasks["op"] == i
@@ -130,7 +130,7 @@ class Layout:
         return out
 
     def _rows_between(self, rank: int, position: int, op: tf.TileOp) -> list[int]:
-        """Rows of each slot that a put of `rank` moves to the peer at `position` in its order."""
+        """Returns the number of rows of each slot that a put of `rank` moves to the peer at `position` in its order."""
         peer = self.peer(rank, position, op.leg)
         owner, source = (rank, peer) if op.leg is Leg.COMBINE else (peer, rank)
         of_source = self.sent_by(op).source_of_row[owner] == source
@@ -139,7 +139,7 @@ class Layout:
         return (before[slots.start + slots.rows] - before[slots.start]).tolist()
 
     def thresholds(self, rank: int) -> np.ndarray:
-        """Threshold of each event on `rank`, [num_events] int64."""
+        """Returns the threshold of each event on `rank`, [num_events] int64."""
         return np.array([mult * self._extent(rank, extent, index, route)
                          for extent, index, mult, route, _ in self.flow.deps.events.tolist()], np.int64)
 
@@ -167,7 +167,7 @@ class Layout:
         return self._sent(rank, extent, index, routing)
 
     def _token_extent(self, rank: int, extent: int, index: int) -> int:
-        """Rows of the clipped domain, whose static size is that of the tiles that signal it."""
+        """Returns the number of rows of the clipped domain, whose static size is that of the tiles that signal it."""
         domain = next(op.domain for op in self.flow.ops if op.domain.is_tiles and op.domain.clipped)
         if extent == tf.TOKENS:
             return self.limit(rank, domain)
@@ -175,7 +175,7 @@ class Layout:
         return tile.stop - tile.start
 
     def _sent(self, rank: int, extent: int, index: int, routing: Routing) -> int:
-        """Rows between this rank and a peer, all of them or those of one expert."""
+        """Returns the number of rows between this rank and a peer, all of them or those of one expert."""
         local = routing.num_local_experts
         by_expert = extent in (tf.SENT_TO_EXPERT, tf.RETURNED_TO_FROM_EXPERT)
         leg = Leg.DISPATCH if extent in (tf.SENT_TO, tf.SENT_TO_EXPERT) else Leg.COMBINE
@@ -220,7 +220,7 @@ def received_rows(flow: tf.Taskflow, inputs: Sequence[Sequence[np.ndarray]], num
 
 def _counted(flow: tf.Taskflow, plan: tf.RoutePlan, inputs: Sequence[Sequence[np.ndarray]],
              num_tokens: Sequence[int] | None) -> list[int]:
-    """The rows that each rank receives through a route, by the ids among the inputs."""
+    """Returns the number of rows that each rank receives through a route, by the ids among the inputs."""
     position, ends = flow.inputs.index(plan.ids), [None] * len(inputs) if num_tokens is None else num_tokens
     return plan.kind.by_ids.received([np.reshape(arrays[position], (plan.num_tokens, plan.num_choices))[:end]
                                       for arrays, end in zip(inputs, ends, strict=True)])

@@ -17,7 +17,7 @@ Fault = tuple[int, str]
 
 
 def rank_lengths(who: str, num_tokens: Sequence[int], ep_size: int) -> tuple[int, ...]:
-    """The tokens of each rank; ArgumentError unless they are as many whole numbers, none negative, as there are ranks."""
+    """Returns the number of tokens of each rank; raises ArgumentError unless they are an int of at least 0 for each rank."""
     try:
         given = np.asarray(num_tokens)
     except (TypeError, ValueError):  # of different lengths inside
@@ -31,7 +31,8 @@ def rank_lengths(who: str, num_tokens: Sequence[int], ep_size: int) -> tuple[int
 
 
 def own_length(num_tokens: PyTree) -> tuple[int, ...]:
-    """The tokens of the one rank that this process is, as a tuple of one; ArgumentError for what is no such number."""
+    """Returns the number of tokens of this process's rank, as a tuple of one; raises ArgumentError unless it is an int >= 0.
+    """
     check_argument(is_int(num_tokens, least=0), "spmd", "num_tokens", num_tokens,
                    "an int of at least 0, the number of this rank's tokens")
     return (int(num_tokens),)
@@ -56,7 +57,7 @@ def check_num_tokens(who: str, program: Program, num_tokens: Sequence[int], faul
 
 
 def padding_fault(program: Program) -> Fault | None:
-    """The first equation whose result would count rows of padding in, and what it does; None where none would.
+    """Returns the first equation whose result would include padding, and what it does; None if there is none.
 
     What is computed token by token does not, nor what is dispatched, nor a sum over all tokens, to which padding adds
     nothing. Numbers that the function made of the shapes it saw are those of the arrays, padding included.

@@ -52,7 +52,8 @@ class Read:
         self._rows: dict[int, Rows] = {}
 
     def __call__(self, hint: PyTree, data: Json) -> PyTree:
-        """A value of an annotation's type; raises ValueError, TypeError or KeyError where the data is of none."""
+        """Returns a value of the annotation's type; raises ValueError, TypeError or KeyError if the data has another type.
+        """
         return _reader(hint)(data, self._rows)
 
 
@@ -112,7 +113,7 @@ def _named_tuple(cls: PyTree) -> Reader:
 
 
 def _kinds(cls: PyTree) -> Iterator[PyTree]:
-    """The dataclasses among a class and those derived from it."""
+    """Yields the dataclasses among a class and its subclasses."""
     for each in cls.__subclasses__() if isinstance(cls, type) else ():
         yield from _kinds(each)
     if dataclasses.is_dataclass(cls):

@@ -171,7 +171,7 @@ def _fail(program: Program, index: int, what: str) -> NoReturn:
 
 
 def program_window(program: Program, index: int) -> str:
-    """The equations around number `index` as the program's text has them, that one marked; what an error shows.
+    """Returns the lines of a program's text around equation number `index`, which is marked, as errors show them.
 
     `>` stands before that one, the user's line after it.
     """
@@ -191,7 +191,7 @@ def _define(program: Program, defined: set[Var], var: Var, where: str) -> None:
 
 
 def _same_avals(expected: Sequence[ShapeDtypeStruct | RouteAval], got: Sequence[ShapeDtypeStruct | RouteAval]) -> bool:
-    """Avals agree; a route's fresh Rows differs each time a shape rule runs, so routes compare by their numbers."""
+    """Returns True if avals agree; a route's fresh Rows differs each time, so that routes compare by their numbers."""
     def key(aval: ShapeDtypeStruct | RouteAval) -> object:
         if isinstance(aval, RouteAval):
             return dataclasses.replace(aval, rows=None)
@@ -250,7 +250,7 @@ def substitute(equations: Iterable[Equation], mapping: Mapping[Var, Atom]) -> tu
 
 
 def live_equations(equations: Sequence[Equation], outputs: Iterable[Atom]) -> tuple[Equation, ...]:
-    """The equations that `outputs` depend on, in order."""
+    """Returns the equations that `outputs` depend on, in order."""
     needed = {a for a in outputs if isinstance(a, Var)}
     kept = []
     for eqn in reversed(equations):
@@ -274,7 +274,8 @@ def _stand_ins(program: Program, index: int, eqn: Equation, atoms: Sequence[Atom
 
 
 def _is_alike(aval: ShapeDtypeStruct | RouteAval, atom: Atom) -> bool:
-    """True if an atom can replace a value: equal shape and dtype, number for a scalar, a route of the same rows."""
+    """Returns True if an atom can replace a value: equal shape and dtype, a number for a scalar, a route of the same rows.
+    """
     if isinstance(aval, RouteAval) or isinstance(atom.aval, RouteAval):
         return isinstance(aval, RouteAval) and isinstance(atom.aval, RouteAval) and aval.rows is atom.aval.rows
     return aval.shape == atom.aval.shape and (isinstance(atom, Literal) or aval.dtype == atom.aval.dtype)

@@ -63,7 +63,7 @@ def _equation_lines(program: Program, names: Names) -> list[str]:
 
 
 def program_text(program: Program) -> str:
-    """The text of a Program: provenance, inputs, equations, outputs. Deterministic."""
+    """Returns the text of a Program: provenance, inputs, equations, outputs; equal programs have equal text."""
     names = Names(program)
     inputs = [names.typed(v) for v in program.inputs]
     lines = _wrap("{ lambda ", inputs, 110)

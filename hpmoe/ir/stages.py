@@ -54,7 +54,7 @@ class Part:
 
     Attributes:
         program: returns outputs of the whole first, then what later parts read.
-        places: which outputs of the whole its first ones are.
+        places: indices of the whole program's outputs that its first outputs are.
         makers: the equations of earlier parts that made the ids and weights of its routes.
     """
 
@@ -69,8 +69,8 @@ class Stages(NotebookText, Generic[Lowered]):
     these attributes is asked of each stage.
 
     Attributes:
-        program: what was cut.
-        irs: what each part of it was lowered to: Programs, Taskflows or Executables.
+        program: the whole program, before it was cut.
+        irs: the lowered IR of each part: Programs, Taskflows or Executables.
     """
 
     program: Program
@@ -122,7 +122,7 @@ class Stages(NotebookText, Generic[Lowered]):
 
 
 def views_of_inputs(program: Program) -> dict[Atom, Var]:
-    """Variables that are an input, or one in another shape, and which input that is."""
+    """Returns the variables that are an input, or an input in another shape, each with its input."""
     views: dict[Atom, Var] = {v: v for v in program.inputs}
     for eqn in program.equations:
         if eqn.primitive.name == "reshape" and eqn.inputs[0] in views:
@@ -131,14 +131,14 @@ def views_of_inputs(program: Program) -> dict[Atom, Var]:
 
 
 def deciding_vars(eqn: Equation) -> tuple[Atom, ...]:
-    """The ids of a route, and the weights by which it drops; none of an equation that is no route by ids."""
+    """Returns the ids of a route and the weights by which it drops; nothing for an equation that is no route by ids."""
     is_route = isinstance(eqn.outputs[0].aval, RouteAval)
     return tuple(a for a in eqn.inputs if isinstance(a.aval, ShapeDtypeStruct)) if is_route else ()
 
 
 @remembered
 def cut_at_routes(program: Program) -> tuple[Part, ...]:
-    """The parts of a program, of which each runs after those before it; one where all ids are given.
+    """Returns the parts of a program, each of which runs after those before it; one part if all ids are given.
 
     Example:
         >>> import hpmoe
@@ -183,7 +183,7 @@ def cut_at_routes(program: Program) -> tuple[Part, ...]:
 
 
 def _computed(program: Program) -> set[Atom]:
-    """The ids and weights of routes that are not given."""
+    """Returns the ids and weights of routes that are computed."""
     views = views_of_inputs(program)
     return {a for e in program.equations for a in deciding_vars(e) if a not in views}
 
@@ -211,7 +211,7 @@ def _latest_stages(program: Program, computed: set[Atom], last: int) -> list[int
 
 def _equations_at(program: Program, stage_of: Sequence[int], stage: int, outputs: Iterable[Atom],
                   computed: set[Atom]) -> tuple[Equation, ...]:
-    """The equations of a stage, in order; those of earlier ones that cost nothing are repeated where they are read."""
+    """Returns the equations of a stage, in order; cheap equations of earlier stages are repeated if a stage reads them."""
     found, needed = [], set(outputs)
     for eqn, at in zip(reversed(program.equations), reversed(stage_of), strict=True):
         is_repeated = at < stage and _is_free(eqn) and eqn.outputs[0] in needed and eqn.outputs[0] not in computed
@@ -248,7 +248,7 @@ def _part(program: Program, stage: int, equations: tuple[Equation, ...], places:
 
 
 def _maker(program: Program, var: Var) -> Equation:
-    """The equation that computed a variable, before it was cast or put into another shape."""
+    """Returns the equation that computed a variable, before casts and reshapes."""
     made_by = {v: e for e in program.equations for v in e.outputs}
     eqn = made_by[var]
     while eqn.primitive.name in ("cast", "reshape") and eqn.inputs[0] in made_by:
@@ -270,15 +270,15 @@ class PartValues(Generic[V]):
         self._results: list[dict[int, V]] = [{} for _ in inputs]
 
     def inputs_of(self, part: Part) -> list[list[V]]:
-        """The values of the inputs of a part, for each rank."""
+        """Returns the values of the inputs of a part, for each rank."""
         return [[mine[v] for v in part.program.inputs] for mine in self._values]
 
     def add(self, part: Part, outputs: Sequence[Sequence[V]]) -> None:
-        """Takes the outputs of a part, for each rank."""
+        """Keeps the outputs of a part, for each rank."""
         for mine, result, found in zip(self._values, self._results, outputs, strict=True):
             result.update(zip(part.places, found, strict=False))
             mine.update(zip(part.program.outputs, found, strict=True))
 
     def outputs(self) -> list[list[V]]:
-        """The outputs of the program after its last part, for each rank."""
+        """Returns the outputs of the program after its last part, for each rank."""
         return [[result[place] for place in range(len(self._program.outputs))] for result in self._results]

@@ -38,7 +38,7 @@ LOCAL, PEER, EVERY_RANK = range(3)
 
 
 def by_task(table: np.ndarray, num_tasks: int) -> Callable[[int], np.ndarray]:
-    """A function from a task to its rows of a WAIT or SIGNAL array, in their order."""
+    """Returns a function from a task to its rows of a WAIT or SIGNAL array, in their order."""
     ordered = table[np.argsort(table["task"], kind="stable")]
     starts = np.searchsorted(ordered["task"], np.arange(num_tasks + 1))
     return lambda t: ordered[starts[t]:starts[t + 1]]
@@ -49,8 +49,8 @@ class EventBlock:
     """Consecutive events of one buffer region kind: event `first + i` is about unit i.
 
     Attributes:
-        name: of the buffer.
-        unit: what each event counts: rows of a "slot", a "tile" or an "expert", of an expert's "copies" or of a "block" of
+        name: name of the buffer.
+        unit: unit whose rows an event counts: a "slot", a "tile", an "expert", the "copies" of an expert, or a "block" of
             its weights, "all" rows, those "sent" to a peer, or ("count") tasks.
         columns: the column ranges read, or () for all.
         dynamic: signals find the unit at run time, so every producer may feed every event of the block.
@@ -86,8 +86,8 @@ class Dependencies:
 
     Attributes:
         events, waits, signals: EVENT, WAIT and SIGNAL arrays.
-        blocks: what the events are about, for text and queries.
-        origin: what they were derived from; `verify` refuses a Taskflow whose operations or buffers are others.
+        blocks: EventBlocks, the regions that events count, for text and queries.
+        origin: operations and buffers that tables were derived from; `verify` refuses a Taskflow with others.
     """
 
     events: np.ndarray = dataclasses.field(default_factory=functools.partial(np.zeros, 0, EVENT))
@@ -97,7 +97,7 @@ class Dependencies:
     origin: Origin | None = None
 
     def sizes(self) -> dict[str, int]:
-        """The numbers of events, waits and signals, by these names."""
+        """Returns the numbers of events, waits and signals, by these names."""
         return {"events": len(self.events), "waits": len(self.waits), "signals": len(self.signals)}
 
     def replace(self, **changes: object) -> Dependencies:
@@ -155,11 +155,11 @@ class Taskflow(Level):
         return sum(r.num_slots for r in self.routes)
 
     def order_of(self, leg: Leg | None) -> np.ndarray:
-        """The order of peers of tasks that send rows one way, or of tasks that send none, [ep, ep]."""
+        """Returns the order of peers of tasks of a direction, or of tasks that send no rows, [ep, ep]."""
         return self.peer_orders[leg or Leg.DISPATCH]
 
     def units(self) -> np.ndarray:
-        """True for each task of the matrix unit, [num_tasks] bool."""
+        """Returns True for each task of the matrix unit, [num_tasks] bool."""
         return np.repeat([op.unit == "aic" for op in self.ops], [math.prod(op.grid) for op in self.ops]).astype(bool)
 
 
@@ -170,7 +170,7 @@ def origin_of(flow: Taskflow) -> Origin:
 
 @functools.lru_cache(maxsize=8)
 def make_tasks(ops: tuple[TileOp, ...]) -> np.ndarray:
-    """All tasks of `ops`, read-only: operation by operation, then by unit, peer and columns."""
+    """Returns all tasks of `ops`, read-only: operation by operation, then by unit, peer and columns."""
     shapes = [op.grid for op in ops]
     tasks, first = np.empty(sum(map(math.prod, shapes)), TASK), 0
     for index, (op, shape) in enumerate(zip(ops, shapes, strict=True)):

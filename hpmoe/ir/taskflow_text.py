@@ -13,7 +13,7 @@ QUEUES_SHOWN = 2
 
 
 def taskflow_text(flow: tf.Taskflow) -> str:
-    """Deterministic text; of each list the first tasks of every operation and the last task are printed."""
+    """Returns a Taskflow's text, with the first tasks of every operation and the last task of each list."""
     sizes = {"ranks": flow.ep_size, "tasks": flow.num_tasks, **flow.deps.sizes(), "slots": flow.num_slots}
     lines = [" | ".join([f"# {flow.name}", *flow.provenance]),
              f"taskflow {flow.name}  " + " ".join(f"{name}={size}" for name, size in sizes.items())]
@@ -38,7 +38,7 @@ def _op_lines(flow: tf.Taskflow) -> list[str]:
 
 
 def _queue_lines(flow: tf.Taskflow) -> list[str]:
-    """The first queues of each unit with their tasks; the rest are counted."""
+    """Returns lines for the first queues of each unit with their tasks; other queues are counted."""
     writer, lines, hidden = _Lines(flow), [], 0
     for q, tasks in enumerate(flow.queues):
         unit, number = known(flow.machine).queue_name(q).split(".")
@@ -58,7 +58,7 @@ def _count(number: int, what: str) -> str:
 
 
 def taskflow_window(flow: tf.Taskflow, task: int) -> str:
-    """The tasks around one of them in its queue (or in program order), that one marked; what an error shows."""
+    """Returns the lines of the tasks around one task in its queue, or in program order; errors show them."""
     line = next((q for q in flow.queues if task in q), np.arange(flow.num_tasks))
     here = int(np.flatnonzero(line == task)[0]) if task in line else 0
     near = line[max(0, here - AROUND):here + AROUND + 1]
@@ -67,12 +67,12 @@ def taskflow_window(flow: tf.Taskflow, task: int) -> str:
 
 
 def task_lines(flow: tf.Taskflow, tasks: np.ndarray) -> list[str]:
-    """A line for each of some tasks."""
+    """Returns a line for each of some tasks."""
     return _Lines(flow).tasks(tasks, elide=False)
 
 
 def task_name(flow: tf.Taskflow, task: int) -> str:
-    """A task as printed: `grouped_matmul[slot 0, cols 0:256]`."""
+    """Returns a task as printed: `grouped_matmul[slot 0, cols 0:256]`."""
     row = flow.tasks[task]
     op = flow.ops[row["op"]]
     unit = op.domain.unit_text(int(row["row"]), flow.tile_rows)
@@ -87,12 +87,12 @@ def task_name(flow: tf.Taskflow, task: int) -> str:
 
 
 def buffer_name(flow: tf.Taskflow, buffer: int) -> str:
-    """A buffer as printed, also where there is none of that number."""
+    """Returns a buffer's name as printed, also for a number without a buffer."""
     return flow.buffers[buffer].name if 0 <= buffer < len(flow.buffers) else f"buffer{buffer}"
 
 
 def event_name(flow: tf.Taskflow, event: int) -> str:
-    """An event as printed: `!c.0` for a unit of buffer c, `!c.all`, `!c.e1` for an expert's rows."""
+    """Returns an event as printed: `!c.0` for a unit of buffer c, `!c.all`, `!c.e1` for an expert's rows."""
     events, blocks = flow.deps.events, flow.deps.blocks
     if not 0 <= event < len(events) or not 0 <= events[event]["block"] < len(blocks):
         return f"!event{event}"
@@ -109,7 +109,7 @@ class _Lines:
         self.signals = tf.by_task(flow.deps.signals, flow.num_tasks)
 
     def tasks(self, tasks: np.ndarray, elide: bool = True) -> list[str]:
-        """A line for each task shown, and one for each run of tasks left out."""
+        """Returns a line for each shown task, and one for each run of tasks left out."""
         shown = self._shown(tasks) if elide else np.ones(len(tasks), bool)
         texts = [self._task(int(t)) for t in tasks[shown]]
         widths = [max((len(t[i]) for t in texts), default=0) for i in range(3)]

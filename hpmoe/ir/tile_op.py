@@ -57,12 +57,12 @@ class Buffer:
         return self.cols * self.stored_dtype.itemsize
 
     def user_view(self, array: np.ndarray) -> np.ndarray:
-        """The buffer's array, of rows and columns, in the shape that the user sees."""
+        """Returns a buffer's array [rows, columns] in the shape that the user sees."""
         return array.reshape(tuple(d if isinstance(d, int) else len(array) for d in self.shape))
 
 
 def memory_of(buffers: Sequence[Buffer], b: int) -> int:
-    """The storage in whose memory a buffer lies."""
+    """Returns the storage whose memory a buffer uses."""
     storage = buffers[b].storage
     return buffers[storage].memory if buffers[storage].memory >= 0 else storage
 
@@ -191,7 +191,7 @@ class TileOp:
         return self.domain.size, max(1, self.num_peers), -(-self.cols // self.tile_cols) if self.cols else 1
 
     def peers_of(self, peer: int, ep_size: int) -> range:
-        """The positions of the ranks that a task of `peer` is for; -1 stays alone."""
+        """Returns the positions of the ranks that a task of `peer` sends to; -1 stays -1."""
         return range(peer, ep_size if peer >= 0 else 0, self.num_peers or ep_size)
 
     def columns(self, access: Access, total: int) -> tuple[int, int]:
@@ -201,10 +201,10 @@ class TileOp:
         return access.offset, 1 if access.cols is col_modes.ONE else total
 
     def width(self, i: int, buffers: Buffers) -> int:
-        """Columns of operand i from its offset on."""
+        """Returns the columns of operand i from its offset on."""
         return buffers[self.operands[i].buffer].cols - self.operands[i].offset
 
     def col_range(self, first: int, last: int) -> tuple[int, int]:
-        """First column and number of columns of the column tiles first..last-1."""
+        """Returns (first column, number of columns) of the column tiles first..last-1."""
         start = first * self.tile_cols
         return start, min(last * self.tile_cols, self.cols) - start

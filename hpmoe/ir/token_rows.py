@@ -20,7 +20,7 @@ MIXING = ("sort_indices", "permute", "unpermute", "expert_places", "expert_count
 
 
 def token_vars(program: Program) -> dict[Var, int]:
-    """Variables whose rows are those of tokens, with the rows each token has: one, or g where it is cut into g groups.
+    """Returns the variables whose rows are those of tokens, with the rows of a token: one, or g if cut into g groups.
 
     They are what is dispatched and combined, and all that is computed token by token with it. In a program without a
     route, and without `token_rows`, the rows of the first input are tokens.
@@ -44,7 +44,7 @@ def _rows_of_token(var: Var, num_tokens: int) -> int:
 
 
 def token_sources(program: Program) -> dict[Var, int]:
-    """The variables that are known to have rows of tokens before any others follow from them."""
+    """Returns the variables known to have rows of tokens before any follow from them, each with the rows of a token."""
     tokens = dict(program.token_rows or {}) | {v: 1 for e in program.equations for v in routed(e) if isinstance(v, Var)}
     if not tokens and program.token_rows is None:
         tokens = {v: 1 for v in program.inputs[:1]}
@@ -52,13 +52,13 @@ def token_sources(program: Program) -> dict[Var, int]:
 
 
 def count_tokens(tokens: dict[Var, int]) -> int:
-    """The static number of tokens of a rank."""
+    """Returns the static number of tokens of a rank."""
     counts = ((num_rows(v), g) for v, g in tokens.items())
     return max((rows // g for rows, g in counts if rows is not None), default=0)
 
 
 def routed(eqn: Equation) -> list[Atom]:
-    """Token-side operands and results of a communication equation."""
+    """Returns the token-side operands and results of a communication equation."""
     if eqn.primitive.name == "route":
         return list(eqn.inputs)
     if eqn.primitive.name in ("dispatch", "dispatch_weights"):
@@ -88,7 +88,7 @@ def row_shape(var: Var) -> tuple[int, ...] | None:
 # Which variables of an equation have rows of the same tokens: if one of them has rows of tokens, all of them have.
 
 def linked_vars(eqn: Equation, num_tokens: int) -> list[Var]:
-    """Variables of an equation whose rows belong to the same tokens."""
+    """Returns the variables of an equation whose rows belong to the same tokens."""
     name, out = eqn.primitive.name, eqn.outputs[0]
     if eqn.primitive.collective or name in MIXING:
         return []
@@ -109,7 +109,7 @@ def linked_vars(eqn: Equation, num_tokens: int) -> list[Var]:
 
 
 def _with_whole_tokens(atoms: Sequence[Atom], num_tokens: int) -> list[Var]:
-    """The static variables among the atoms whose number of rows is a multiple of that of tokens."""
+    """Returns the static variables among the atoms whose number of rows is a multiple of that of tokens."""
     variables = [a for a in atoms if isinstance(a, Var) and isinstance(a.aval, ShapeDtypeStruct)]
     return [v for v in variables if (rows := num_rows(v)) is not None and rows % max(1, num_tokens) == 0]
 
@@ -143,7 +143,7 @@ def _stays_with_tokens(eqn: Equation, num_tokens: int) -> bool:
 
 
 def token_of_element(shape: tuple[int, ...], num_tokens: int) -> np.ndarray:
-    """The token of each element of an array, as a view of the token of each row."""
+    """Returns the token of each element of an array, as a view of the token of each row."""
     if len(shape) == 1:
         return _token_of_row(shape, num_tokens)
     return np.broadcast_to(_token_of_row(shape[:-1], num_tokens)[..., None], shape)

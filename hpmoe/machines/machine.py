@@ -250,13 +250,13 @@ class Machine:
         return max(found, key=lambda b: (b.kind == kind, b.dtype == dtype), default=None)
 
     def queues_of(self, unit: str) -> range:
-        """Queue numbers that take tasks of `unit`, "aic" or "aiv"."""
+        """Returns the queue numbers that take tasks of `unit`, "aic" or "aiv"."""
         if self.unified or unit == "aic":
             return range(self.num_aic)
         return range(self.num_aic, self.num_queues)
 
     def queue_name(self, queue: int) -> str:
-        """Printed name of a queue: "worker.0", "aic.3" or "aiv.17"."""
+        """Returns the printed name of a queue: "worker.0", "aic.3" or "aiv.17"."""
         if self.unified:
             return f"worker.{queue}"
         return f"aic.{queue}" if queue < self.num_aic else f"aiv.{queue - self.num_aic}"

@@ -37,7 +37,7 @@ class GptOssSwiglu:
 
 @suggests_keywords
 def clamped_swiglu(limit: float) -> ClampedSwiglu:
-    """SwiGLU of clamped columns, as DeepSeek-V4 has it: silu(min(g, limit)) * clamp(u, -limit, limit).
+    """Returns DeepSeek-V4's SwiGLU of clamped columns: silu(min(g, limit)) * clamp(u, -limit, limit).
 
     Args:
         limit: a positive number; DeepSeek-V4's `swiglu_limit`, MindFormers' `activation_func_clamp_value`.
@@ -60,7 +60,7 @@ def clamped_swiglu(limit: float) -> ClampedSwiglu:
 
 @suggests_keywords
 def gpt_oss_swiglu(limit: float = 7.0, alpha: float = 1.702) -> GptOssSwiglu:
-    """The activation of gpt-oss: (u + 1) * g * sigmoid(alpha * g), of g clamped to at most limit and u to -limit..limit.
+    """Returns gpt-oss' activation: (u + 1) * g * sigmoid(alpha * g), of g clamped to at most limit and u to -limit..limit.
 
     Args:
         limit: a positive number, `swiglu_limit` of a model's config.

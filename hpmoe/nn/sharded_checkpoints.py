@@ -29,10 +29,10 @@ class States:
     """The arrays of a Cell and its optimizer that are saved.
 
     Attributes:
-        parameters: by name.
-        splits: of those of experts, what shards of an expert divide; see `shard_experts`.
+        parameters: the arrays, by name.
+        splits: `split` of `shard_experts` for each array of experts, by name.
         zeros: arrays that files of earlier versions lack, as they are there: no expert is masked, no call has counted.
-        at: of those of experts that have moved, the expert at each place; files have experts in order, and no places.
+        at: the expert at each place, for arrays of moved experts, by name; files have experts in order, and no places.
     """
 
     def __init__(self, who: str, cell: nn.Cell, optimizer: nn.Cell | None, mesh: Mesh | None = None):

@@ -35,13 +35,13 @@ class _Flow(ctypes.Structure):
 
 @lru_cache(maxsize=1)
 def load() -> ctypes.CDLL:
-    """The loaded library with its signatures declared."""
+    """Loads the planner's library, with its signatures declared."""
     return load_library(find_library(FOLDER, "_planner*.so"), "hpmoe_planner_abi_version", ABI_VERSION,
                         read_signatures(FOLDER / "planner.h", {"HpmoeFlow": _Flow}))
 
 
 def find_runnable(flow: tf.Taskflow) -> np.ndarray:
-    """Which tasks get to run, [num_tasks] bool: when every queue runs in order, or in any order where there are none."""
+    """Returns the tasks that get to run, [num_tasks] bool, with queues in order, or without queues in any order."""
     done = np.zeros(flow.num_tasks, bool)
     _ask("hpmoe_find_runnable", flow, done)
     return done
@@ -49,15 +49,15 @@ def find_runnable(flow: tf.Taskflow) -> np.ndarray:
 
 def schedule(flow: tf.Taskflow, costs: np.ndarray, kinds: np.ndarray, num_queues: Sequence[int],
              order: np.ndarray | None = None, seen_us: float = 0.0) -> tuple[list[np.ndarray], np.ndarray]:
-    """List scheduling: whenever a worker is free it takes the ready task of its kind that is wanted most.
+    """Schedules a list: whenever a worker is free it takes the ready task of its kind that is wanted most.
 
     Args:
-        costs: of each task, [num_tasks].
-        kinds: which kind of worker each task needs, [num_tasks].
+        costs: microseconds of each task, [num_tasks].
+        kinds: index of the kind of worker that each task needs, [num_tasks].
         num_queues: workers of each kind.
         order: [num_tasks], not negative: the task with the least is wanted most; where None, the one with the longest path
             to the end.
-        seen_us: from the end of a task until those that wait for it can begin.
+        seen_us: microseconds from the end of a task until tasks that wait for it can begin.
 
     Returns:
         The tasks of each queue, in order, those of the first kind first; and for each task how many began before it.
@@ -71,10 +71,10 @@ def schedule(flow: tf.Taskflow, costs: np.ndarray, kinds: np.ndarray, num_queues
 
 
 def deal(flow: tf.Taskflow, sequence: np.ndarray, queue: np.ndarray, dealt: np.ndarray, num_queues: int) -> list[np.ndarray]:
-    """The tasks of each queue, in the order of a `sequence` that `schedule` gave.
+    """Returns the tasks of each queue, in the order of a `sequence` from `schedule`.
 
     Args:
-        queue: of each task, or -1 where it is dealt out, [num_tasks].
+        queue: queue of each task, or -1 if it is dealt out, [num_tasks].
         dealt: DEALT [num_ops], the queues among which tasks of each operation are dealt out in turn.
     """
     starts, tasks = np.zeros(num_queues + 1, np.int32), np.zeros(flow.num_tasks, np.int32)
@@ -106,7 +106,7 @@ def are_queues(flow: tf.Taskflow, unit_of_op: np.ndarray, units_of_queue: np.nda
 
 
 def prune_waits(flow: tf.Taskflow) -> np.ndarray:
-    """Which waits of an assigned taskflow its order does not imply, [num_waits] bool, read-only; see prune.cc."""
+    """Returns the waits of an assigned taskflow that its order does not imply, [num_waits] bool, read-only; see prune.cc."""
     return _prune(_ByIdentity(flow, *_tables(flow), *flow.queues))
 
 
@@ -171,10 +171,10 @@ def forget() -> None:
 
 
 def renumbered(table: np.ndarray, number: np.ndarray, kept: np.ndarray | None = None) -> np.ndarray:
-    """The rows of a WAIT array that are `kept`, or of a SIGNAL array, about events whose number is not -1, with that number.
+    """Returns the `kept` rows of a WAIT array, or those of a SIGNAL array about events with a number, with new numbers.
 
     Args:
-        number: of each event, [num_events].
+        number: new number of each event, or -1, [num_events].
         kept: [rows] bool, of a WAIT array.
     """
     table, number, count = np.ascontiguousarray(table), np.ascontiguousarray(number, np.int32), np.zeros(1, np.int64)
@@ -187,7 +187,7 @@ def renumbered(table: np.ndarray, number: np.ndarray, kept: np.ndarray | None = 
 
 
 def expand_rules(grids: np.ndarray, rules: np.ndarray, num_rows: int, dtype: np.dtype) -> np.ndarray:
-    """The WAIT or SIGNAL table, at most `num_rows` long, of GRID and RULE arrays, the rules sorted by op; see planner.h."""
+    """Returns the WAIT or SIGNAL table, at most `num_rows` long, of GRID and RULE arrays sorted by op; see planner.h."""
     out, count = np.empty(num_rows, dtype), np.zeros(1, np.int64)
     expand = load().hpmoe_expand_waits if dtype == tf.WAIT else load().hpmoe_expand_signals
     result = expand(grids.ctypes.data, len(grids), rules.ctypes.data, len(rules), out.ctypes.data, num_rows,
@@ -204,7 +204,7 @@ def _check(result: int, text: str) -> None:
 
 
 def _native(flow: tf.Taskflow) -> tuple[list[np.ndarray], _Flow]:
-    """The flow's tables as the library reads them, and the struct that points to them while they are alive."""
+    """Returns the flow's tables as the library reads them, and a struct that points to them while they are alive."""
     dtypes = tf.TASK, tf.WAIT, tf.SIGNAL, tf.EVENT
     tables = [np.ascontiguousarray(table, dtype) for table, dtype in zip(_tables(flow), dtypes, strict=True)]
     tables += _joined_queues(_ByIdentity(flow, *flow.queues))

@@ -41,7 +41,7 @@ class Buffers:
                              + program_window(self.program, self.index))
 
     def buffer(self, var: Atom) -> tf.Buffer:
-        """The buffer of a variable."""
+        """Returns the buffer of a variable."""
         return self.buffers[self.buffer_of[var]]
 
     def _add(self, buffer: tf.Buffer) -> int:
@@ -50,7 +50,7 @@ class Buffers:
 
     def new(self, var: Var, *, rows_and_cols: tuple[int | None, int] | None = None, role: str = "temporary",
             dtype: str | None = None) -> int:
-        """A new buffer for a variable: all dimensions but the last are its rows unless `rows_and_cols` says otherwise.
+        """Adds a buffer for a variable; all dimensions but the last are its rows unless `rows_and_cols` says otherwise.
 
         Rows that are only moved keep the `dtype` they are stored in; it may be narrower than that of the variable.
         """
@@ -67,7 +67,8 @@ class Buffers:
         return self.buffer_of[var]
 
     def check_made(self, var: Var) -> None:
-        """TransformError if the tile rule of the current equation gave a variable a buffer of other rows or columns."""
+        """Raises TransformError if the tile rule of the current equation gave a variable a buffer of other rows or columns.
+        """
         shape = var.aval.shape if var in self.buffer_of else ()
         if var not in self.buffer_of or is_received(shape[1:]):  # of which a rule that reads them says more
             return
@@ -79,8 +80,8 @@ class Buffers:
             self.refuse(f"has a tile rule that makes {rows} of {b.cols} columns; it must make {var.aval}")
 
     def laid_out(self, var: Var) -> tuple[int, int]:
-        """Rows and columns that a static variable is stored in: one row for each token, or all dimensions but the last,
-        and the last one."""
+        """Returns (rows, columns) in which a static variable is stored: one row for each token, or for each last dimension.
+        """
         shape = fixed(var.aval.shape)
         if var in self.vectors:
             return self.num_tokens, self.vectors[var]
@@ -99,30 +100,30 @@ class Buffers:
                                    _per_expert(shape, num_rows), old.storage))
 
     def regular(self, var: Atom) -> int:
-        """The buffer of a variable, or a view of it whose columns are the last dimension; a vector may be stored in rows."""
+        """Returns the buffer of a variable, or a view of it with the last dimension as columns, also of a vector in rows."""
         shape, b = var.aval.shape, self.buffer_of[var]
         if is_received(shape) or var in self.groups or not shape or self.buffers[b].cols == shape[-1]:
             return b
         return self.view(b, var, shape, fixed(shape)[-1], math.prod(fixed(shape[:-1])))
 
     def hidden(self, name: str, num_rows: int, cols: int, dtype: str = "float32") -> int:
-        """A buffer that no variable stands for; float32 for partial sums, which are not rounded."""
+        """Adds a buffer that no variable stands for; float32 for partial sums, which are not rounded."""
         return self._add(tf.Buffer(name, (num_rows, cols), dtype, "temporary", cols, num_rows, -1, 0, len(self.buffers)))
 
     def as_one_row(self, var: Atom) -> int:
-        """A view of a static variable as a single row of all its elements."""
+        """Adds a view of a static variable as a single row of all its elements."""
         total = math.prod(fixed(var.aval.shape))
         return self.view(self.buffer_of[var], var, (1, total), total, 1)
 
     def new_as_one_row(self, var: Var, dtype: str) -> int:
-        """A new buffer that is a single row of all elements of a static variable, which is seen as it would be laid out."""
+        """Adds a buffer that is a single row of all elements of a static variable, seen in the variable's layout."""
         total, (rows, cols) = math.prod(fixed(var.aval.shape)), self.laid_out(var)
         row = self.hidden(f"{self.names(var)}.row", 1, total, dtype)
         self.buffer_of[var] = self.view(row, var, var.aval.shape, cols, rows)
         return row
 
     def like(self, var: Atom, *inner: int, dtype: str | None = None) -> Var:
-        """A variable of the rows of `var`, each of the shape `inner`, that no equation makes; it has a buffer."""
+        """Returns a new variable with the rows of `var`, each of shape `inner`, and a buffer; no equation makes it."""
         rows = self.buffer(var).num_rows
         made = Var(ShapeDtypeStruct((var.aval.shape[0] if rows is None else rows, *inner), dtype or var.aval.dtype))
         if var in self.tokens:
@@ -131,7 +132,7 @@ class Buffers:
         return made
 
     def axis_in_row(self, var: Atom, axis: int) -> tuple[int, int] | None:
-        """Size of an axis that lies inside the rows in memory, and the columns from one of its elements to the next."""
+        """Returns (size of an axis inside the rows in memory, columns from one element to the next); None for other axes."""
         tail = fixed(var.aval.shape[axis:])
         part = 0 if is_received(tail) else math.prod(tail)
         return (tail[0], part // tail[0]) if part and self.buffer(var).cols % part == 0 else None

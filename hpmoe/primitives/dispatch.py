@@ -37,12 +37,12 @@ MOVES = (dispatch_rows, combine_rows)
 
 
 def routes_moved(program: Program) -> list[RouteAval]:
-    """The route of each dispatch and combine."""
+    """Returns the route of each dispatch and combine."""
     return [as_route(e.inputs[1].aval) for e in program.equations if e.primitive in MOVES]
 
 
 def check_moves(who: str, program: Program) -> None:
-    """TransformError where there is neither dispatch nor combine, but in a stage before the exchanges."""
+    """Raises TransformError if there is neither dispatch nor combine, except in a stage before the exchanges."""
     if program.token_rows is None and not routes_moved(program):
         raise TransformError(f"{who}: {program.name} has neither dispatch nor combine, so no rows leave a rank")
 
@@ -117,13 +117,13 @@ def _check(num_local_experts: int, expert_alignment: int, topk_weights: Tensor |
 
 
 def _told(capacity: Capacity | None, expert_alignment: int) -> dict[str, int | float | str]:
-    """The options of a route that are not as they are without being given."""
+    """Returns the options of a route that differ from their defaults."""
     aligned: dict[str, int | float | str] = {"expert_alignment": int(expert_alignment)} if expert_alignment > 1 else {}
     return aligned if capacity is None else {**aligned, "capacity_factor": capacity.factor, "drop_policy": capacity.policy}
 
 
 def _deciding(capacity: Capacity | None, topk_weights: Tensor | None) -> list[Tensor]:
-    """The weights, where they say what is dropped."""
+    """Returns the weights, if they decide which entries are dropped."""
     if capacity is None or capacity.policy != "probs":
         return []
     check_argument(topk_weights is not None, "hpmoe.dispatch", "topk_weights", "None",
@@ -251,7 +251,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 @combine_rows.tile
 def _(tiler: Tiler, eqn: Equation) -> None:
-    """Rows go back to their tokens' rank, where each token's entries are summed in the order of its choices."""
+    """Sends rows back to their tokens' rank, where each token's entries are summed in the order of its choices."""
     (rows, route), out = eqn.inputs[:2], eqn.outputs[0]
     entries = tile_return(tiler, rows, route, out)
     tiler.new(out)

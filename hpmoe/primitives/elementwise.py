@@ -40,7 +40,7 @@ def _common_dtype(name: str, avals: Sequence[ShapeDtypeStruct]) -> str:
 
 
 def _row_scale_dtype(avals: Sequence[ShapeDtypeStruct]) -> str | None:
-    """Dtype of half-precision rows [R, N] times float32 [R, 1], a scale by routing weights: that of the rows."""
+    """Returns the dtype of half-precision rows [R, N] times float32 [R, 1] routing weights, that of the rows, or None."""
     for rows, scale in (avals, avals[::-1]):
         if rows.dtype in HALVES and len(rows.shape) == 2 and scale == ShapeDtypeStruct((rows.shape[0], 1), "float32"):
             return rows.dtype
@@ -54,7 +54,7 @@ def check_weights(who: str, argument: str, weights: ShapeDtypeStruct, shape: tup
 
 
 def _primitive(function: Function, name: str = "") -> Primitive:
-    """The operator that applies a function; under another `name` without the gradient."""
+    """Returns the operator that applies a function; under another `name` without the gradient."""
     primitive = Primitive(name or function.name)
 
     @primitive.infer

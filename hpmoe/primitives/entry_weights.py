@@ -51,7 +51,7 @@ def _(tiler: Tiler, eqn: Equation) -> None:
 
 
 def _as_column(weights: ShapeDtypeStruct | RouteAval) -> tuple[tuple[int, int], int, int]:
-    """[T, K] as shape, columns and rows of one column with a row for each entry."""
+    """Returns the shape, columns and rows of a buffer of one column with a row for each entry of [T, K]."""
     entries = math.prod(fixed(weights.shape))
     return (entries, 1), 1, entries
 

@@ -18,7 +18,7 @@ HALVES = (ms_dtype.bfloat16, ms_dtype.float16)
 
 
 def in_float32(rule: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The eager rule on its half-precision tensors in float32, its result in the dtype of its first argument.
+    """Returns an eager rule that computes half-precision tensors in float32, its result in the dtype of its first argument.
 
     Example:
         >>> import mindspore as ms
@@ -60,7 +60,7 @@ def check_dtypes(who: str, rows: str, rows_dtype: object, weight: str, weight_dt
 
 
 def weight_beside(rows: Tensor, weight: Tensor) -> Tensor:
-    """A float32 weight of rows in half precision, rounded to their dtype, as `auto_mixed_precision` does it in a Dense."""
+    """Returns a weight, a float32 one beside half-precision rows rounded to their dtype, as `auto_mixed_precision` does."""
     is_master = is_half(rows) and isinstance(weight, Tensor) and weight.dtype == ms_dtype.float32
     return weight.astype(rows.dtype) if is_master else weight
 

@@ -99,7 +99,7 @@ def _seen(tiler: Tiler, x: Atom, axis: int) -> tuple[int, Access, Domain]:
 
 def _made(tiler: Tiler, x: Atom, axis: int, out: Var, size: int, given: Access, dtype: str = "",
           is_token: bool = False) -> int:
-    """A new buffer for `out`, whose axis has another size than that of `x`, with the rows in which that is read."""
+    """Adds a buffer for `out`, with the rows of `given` and `size` elements along the axis of `x`; returns its number."""
     read = tiler.buffers[given.buffer]
     dtype = dtype or read.dtype
     if given.buffer != tiler.buffer_of[x]:
@@ -159,7 +159,7 @@ def rows_by_group(tiler: Tiler, eqn: Equation, rule: TileRule) -> None:
 
 
 def in_each_row(rule: TileRule) -> TileRule:
-    """A tile rule that works on each row of the last axis by itself, of one of which a row in memory may hold several."""
+    """Returns a tile rule that works on each row of the last axis separately; a row in memory may hold several of them."""
     @functools.wraps(rule)
     def tiled(tiler: Tiler, eqn: Equation) -> None:
         if any(isinstance(a, Var) and has_groups(tiler, a) for a in eqn.inputs):

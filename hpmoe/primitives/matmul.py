@@ -51,7 +51,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 def tile_matmul(tiler: Tiler, eqn: Equation, weight_rows: RowMode, transposed: bool) -> None:
-    """One task for each unit of rows and range of output columns, over the whole inner dimension."""
+    """Emits one task for each unit of rows and range of output columns, over the whole inner dimension."""
     (x, w), out, replicas = eqn.inputs[:2], eqn.outputs[0], eqn.inputs[3:]
     if len(x.aval.shape) < 2:
         tiler.refuse(f"multiplies the vector {x.aval}; reshape it to [1, K]")
@@ -69,7 +69,7 @@ def _(x: ShapeDtypeStruct, g: ShapeDtypeStruct, *main: ShapeDtypeStruct) -> Shap
 
 
 def accumulated(who: str, out: ShapeDtypeStruct, main: tuple[ShapeDtypeStruct, ...]) -> ShapeDtypeStruct:
-    """The abstract value of a weight gradient, or of the float32 array it is added to where one is given."""
+    """Returns the abstract value of a weight gradient, or of the float32 array to which it is added."""
     for aval in main:
         check_argument(aval == ShapeDtypeStruct(out.shape, "float32"), who, "main gradient", aval,
                        f"{ShapeDtypeStruct(out.shape, 'float32')}")
@@ -106,7 +106,7 @@ def _tile_weight_grad(tiler: Tiler, eqn: Equation) -> None:
 
 
 def _tile_received_weight_grad(tiler: Tiler, eqn: Equation) -> None:
-    """Received rows are summed by expert first, then over experts, each gradient as one long row."""
+    """Emits tasks that sum received rows by expert first, then over experts, each gradient as one long row."""
     x, out = eqn.inputs[0], eqn.outputs[0]
     route, (rows, cols) = tiler.routes[tiler.buffer(x).route], fixed(out.aval.shape)
     experts, width = route.num_local_experts, rows * cols
@@ -121,7 +121,7 @@ def _tile_received_weight_grad(tiler: Tiler, eqn: Equation) -> None:
 
 def tile_weight_grad(tiler: Tiler, eqn: Equation, out: Access, main: Sequence[Atom] = (), of: str | None = None,
                      returned: Sequence[Access] = ()) -> None:
-    """One task for each block of weight rows and range of columns of `out`, for all local experts or those that `of` says.
+    """Emits one task for each block of weight rows and range of columns of `out`, for all local experts or those of `of`.
 
     A float32 array `main` is read where `out` is written, and added, and so is what other ranks have `returned`.
     """

@@ -41,7 +41,8 @@ outside_graphs = _OutsideGraphs()
 
 
 def values_of(who: str, tensor: Tensor) -> np.ndarray:
-    """A tensor's values; ProgramError while ms.jit(capture_mode="trace") records, which would keep them as constants."""
+    """Returns a tensor's values; raises ProgramError while ms.jit(capture_mode="trace") records, which would keep constants.
+    """
     if records_calls():
         end_recording()
         _refuse(who)
@@ -49,5 +50,5 @@ def values_of(who: str, tensor: Tensor) -> np.ndarray:
 
 
 def constexpr(f: F) -> F:
-    """A function whose result a graph knows when it is compiled, without looking into it."""
+    """Returns a function whose result a graph knows when it is compiled, without looking into it."""
     return cast(F, ops.constexpr(f))

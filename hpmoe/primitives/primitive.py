@@ -90,14 +90,14 @@ class Primitive:
     tile = property(lambda self: self._register("tile"))
 
     def rule(self, question: str, asker: str) -> Rule:
-        """The rule that answers `question`; ProgramError naming primitive, question and asker where there is none."""
+        """Returns the rule that answers `question`; without one raises ProgramError with primitive, question and asker."""
         if question not in self.rules:
             raise ProgramError(f"{asker} asked {self.name} {QUESTIONS[question]}, and it has no {question} rule")
         return self.rules[question]
 
     def infer_avals(self, avals: tuple[ShapeDtypeStruct | RouteAval, ...], params: Mapping[str, object],
                     source: str = "") -> tuple[ShapeDtypeStruct | RouteAval, ...]:
-        """Abstract outputs; ArgumentError with the user's line where the operands do not fit."""
+        """Returns the abstract outputs; raises ArgumentError, with the user's line, if the operands do not fit."""
         rule = self.rule("infer", "the program builder")
         try:
             _signature(rule).bind(*avals, **params)
@@ -119,7 +119,7 @@ class Primitive:
 
 
 def transposed_by(primitive: Primitive) -> Rule:
-    """The vjp rule of a primitive that is linear in its first input: `primitive` of the cotangent and the other inputs."""
+    """Returns the vjp rule of a primitive linear in its first input: `primitive` of the cotangent and the other inputs."""
     def rule(builder: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
         return [builder.add(primitive, cotangents[0], *eqn.inputs[1:]), *[None] * len(eqn.inputs[1:])]
     return rule

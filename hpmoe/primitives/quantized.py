@@ -65,7 +65,7 @@ def _(packed: list[np.ndarray], routes: list[Route], *weights: list[np.ndarray],
 
 @combine_quantized.tile
 def _(tiler: Tiler, eqn: Equation) -> None:
-    """Rows of bytes go back to their tokens' rank, where they are read as floats as they are summed."""
+    """Sends rows of bytes back to their tokens' rank, where they are read as floats when they are summed."""
     (packed, route), out = eqn.inputs[:2], eqn.outputs[0]
     entries = tile_return(tiler, packed, route, out)
     tiler.new(out)

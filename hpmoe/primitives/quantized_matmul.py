@@ -164,7 +164,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 def _summed(b: Builder, x: Atom, route: Atom) -> Atom:
-    """Returns the sums of rows `x` of each expert that the rank owns, with the rows of its replicas on other ranks."""
+    """Returns sums [num_own_experts, N] of the rows `x` of each expert, with those of its replicas: a scale's gradient."""
     aval = as_route(route.aval)
     if aval.placement is None:
         return b.add(expert_sum, x, route)

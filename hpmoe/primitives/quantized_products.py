@@ -44,10 +44,10 @@ class QuantizedProduct:
     """A product that is tiled.
 
     Attributes:
-        x, out, form, transposed, domain: the rows, the result, what rows of the weights are, and over which units tasks run.
-        given: the weights, the rank's own and those of copies; `weights`, how they are read.
-        scales: of columns, where there are any.
-        of_blocks: of elements side by side, where there are any.
+        x, out, form, transposed, domain: the rows, the result, the format and layout of weights, and the units of tasks.
+        given: the weights, the rank's own and those of replicas; `weights` are their accesses.
+        scales: scales of columns, if there are any.
+        of_blocks: scales of blocks of elements, if there are any.
     """
 
     def __init__(self, tiler: Tiler, eqn: Equation) -> None:
@@ -64,7 +64,7 @@ class QuantizedProduct:
         self.scales = [rows_of_experts(tiler, s, scales[1:]) for s in (() if self.form.block else scales[:1])]
 
     def of_floats(self) -> None:
-        """Rows are multiplied as they are, by dequantized weights."""
+        """Multiplies rows as they are, by dequantized weights."""
         rows = self.tiler.at(self.x, cols=col_modes.ALL)
         if not self.tiler.unified:
             self._dequantized_before(rows)
@@ -73,7 +73,7 @@ class QuantizedProduct:
             self._emit(GMM_DEQUANTIZED, self.tiler.at(self.out), rows, params, *self.scales)
 
     def of_quantised_rows(self) -> None:
-        """Rows are multiplied as bytes: exactly by a matrix unit, and made numbers by a vector unit."""
+        """Multiplies rows as bytes: exactly by a matrix unit; a vector unit makes numbers of the sums."""
         packed = self._packed()
         depth = self.form.cols_of(self.tiler.buffers[packed.buffer].cols)
         if not self.form.block:
@@ -85,7 +85,7 @@ class QuantizedProduct:
 
     def _emit(self, primitive: TilePrimitive, to: Access, rows: Access, params: DequantizedMatmul | Fp8Matmul,
               *scales: Access) -> None:
-        """A product: its first weight, scales of columns or blocks, then what is of copies."""
+        """Emits a product: its first weight, scales of columns or blocks, then operands of replicas."""
         first, *others = self.weights
         self.tiler.emit(primitive, self.domain, to, rows, first, *scales, *self.of_blocks[:1], *others,
                         *self.of_blocks[1:], params=params)
@@ -113,7 +113,7 @@ class QuantizedProduct:
                             params=Elementwise(MUL if self.scales else COPY), label="rescale")
 
     def _dequantized_weight(self, w: Atom, dtype: str, scales: Sequence[Access]) -> int:
-        """The buffer of a weight as floats, made once."""
+        """Returns the buffer of a weight as floats, which is made once."""
         tiler, codes = self.tiler, self.tiler.buffer_of[w]
         for op in tiler.ops:
             made = op.operands[0].buffer
@@ -125,7 +125,7 @@ class QuantizedProduct:
         return made
 
     def _packed(self) -> Access:
-        """The rows as bytes, which they are or become where they are."""
+        """Returns the access to the rows as bytes; a task quantizes rows of floats."""
         tiler, x = self.tiler, self.x
         if x.aval.dtype == BYTES:
             return tiler.at(x, cols=col_modes.ALL, dtypes=(BYTES,))
@@ -135,7 +135,7 @@ class QuantizedProduct:
         return made
 
     def _dequantized(self, packed: Access, depth: int) -> Access:
-        """Rows of mxfp8 as bfloat16, which has all their elements times scales, but for numbers below 2^-133."""
+        """Returns rows of mxfp8 as bfloat16, which has all their elements times scales except numbers below 2^-133."""
         made = self._rows(depth, "bfloat16")
         self.tiler.emit(DEQUANTIZE, self.tiler.rows_of(self.x), made, packed, cols=0, params=self.form, label="dequantize")
         return made

@@ -67,8 +67,7 @@ def _(tiler: Tiler, eqn: Equation) -> None:
 
 
 def tile_over_columns(tiler: Tiler, eqn: Equation, kind: Reduction) -> None:
-    """One value for each row, or each group of its columns. The elements of a vector that is stored in rows are summed over
-    these first."""
+    """Emits one value for each row, or each group of its columns; elements of a vector stored in rows are summed first."""
     (x,), out, axis = eqn.inputs, eqn.outputs[0], eqn.params["axis"]
     if x in tiler.tokens and out in tiler.tokens and x.aval.shape[axis] == 1 and not tiler.axis_in_row(x, axis):
         tiler.map(COPY, out, tiler.at(x))
@@ -88,7 +87,7 @@ def tile_over_columns(tiler: Tiler, eqn: Equation, kind: Reduction) -> None:
 
 
 def _tile_over_vector(tiler: Tiler, eqn: Equation, kind: Reduction) -> None:
-    """One value of a vector that is stored in rows."""
+    """Emits one value of a vector that is stored in rows."""
     (x,), out = eqn.inputs, eqn.outputs[0]
     whole, cols = tiler.at(x, cols=col_modes.ALL, dtypes=tiler.HELD), tiler.buffer(x).cols
     if kind is Reduction.MAX:
@@ -115,7 +114,7 @@ def _partial_dtype(x: ShapeDtypeStruct | RouteAval) -> str:
 
 
 def _tile_over_rows(tiler: Tiler, eqn: Equation) -> None:
-    """One task for each column range; received rows are summed by expert first."""
+    """Emits one task for each column range; received rows are summed by expert first."""
     (x,), out = eqn.inputs, eqn.outputs[0]
     cols = tiler.buffer(x).cols
     domain, mode = tiler.experts_of(x)
@@ -132,7 +131,7 @@ def _tile_over_rows(tiler: Tiler, eqn: Equation) -> None:
 
 
 def _tile_over_groups(tiler: Tiler, eqn: Equation) -> None:
-    """Rows of memory are summed first, then the rows of a token in what that gives."""
+    """Sums rows of memory first, then the rows of a token in the result."""
     x, out = eqn.inputs[0], eqn.outputs[0]
     domain, mode = tiler.experts_of(x)
     b = tiler.buffer(x)
@@ -146,7 +145,7 @@ def _tile_over_groups(tiler: Tiler, eqn: Equation) -> None:
 
 
 def broadcast_shapes(who: str, *shapes: tuple[int | Rows, ...]) -> tuple[int | Rows, ...]:
-    """NumPy's broadcasting over dimensions that may be symbolic."""
+    """Returns the shape of NumPy's broadcasting over dimensions that may be symbolic."""
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
     out = []

@@ -54,7 +54,7 @@ def _relayed(relays: list[Route], routes: list[Route]) -> RelayedRows:
 
 @relay_back.tile
 def _(tiler: Tiler, eqn: Equation) -> None:
-    """Rows go back to their relays, where those of each token are summed in the order of its choices."""
+    """Sends rows back to their relays, where those of each token are summed in the order of its choices."""
     (rows, relays, route, *weights), out = eqn.inputs, eqn.outputs[0]
     most, cols = as_route(relays.aval).max_rows, fixed(rows.aval.shape[1:])[0]
     source = tiler.at(rows, cols=col_modes.ALL)

@@ -66,7 +66,7 @@ def _(grads: list[np.ndarray], routes: list[Route]) -> list[np.ndarray]:
 
 
 def tile_copies(tiler: Tiler, eqn: Equation, back: bool) -> None:
-    """Matrices to the ranks that hold copies, or from them: one task for all of a rank's.
+    """Moves matrices to the ranks that hold replicas, or from them, with one task for all of a rank's.
 
     Its params are the rows that a task moves of a matrix, and those of a matrix.
     """
@@ -79,7 +79,7 @@ def tile_copies(tiler: Tiler, eqn: Equation, back: bool) -> None:
 
 
 def _of_matrices(tiler: Tiler, x: Atom) -> int:
-    """The buffer of a matrix for each expert; a row for each one is a matrix of one."""
+    """Returns the buffer of a matrix for each expert; a row for each expert counts as a matrix of one row."""
     if len(x.aval.shape) > 2:
         return tiler.at(x, dtypes=(*tiler.MOVED, "int8")).buffer
     experts, *cols = fixed(x.aval.shape)

@@ -108,7 +108,7 @@ def _(ids: list[np.ndarray], *weights: list[np.ndarray], ep_size: int, num_token
 
 def route_of_tensors(sort: Sort, topk_ids: Tensor, *weights: Tensor, num_local_experts: int,
                      capacity_factor: float | None = None, drop_policy: str = "error", expert_alignment: int = 1) -> Route:
-    """The route on tensors, of one rank; `sort` as for make_routing. Its eager rule is in hpmoe.kernels.token_rows."""
+    """Returns the route of one rank's tensors; `sort` as for make_routing. Its eager rule is in hpmoe.kernels.token_rows."""
     is_ids = isinstance(topk_ids, Tensor) and topk_ids.ndim == 2 and topk_ids.dtype in (ms_dtype.int32, ms_dtype.int64)
     check_argument(is_ids, "hpmoe.dispatch", "topk_ids", _describe(topk_ids), "a [T, K] int32 or int64 Tensor",
                    _hint(topk_ids))

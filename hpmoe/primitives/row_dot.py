@@ -30,5 +30,5 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 def dots_for(b: Builder, x: Atom, y: Atom, wanted: ShapeDtypeStruct | RouteAval) -> Var:
-    """row_dot(x, y), one scalar for each row, in the dtype of `wanted`: to be rounded no earlier than that."""
+    """Returns row_dot(x, y), one scalar for each row, in the dtype of `wanted`, so that it is not rounded earlier."""
     return b.add(row_dot, x, y, **dtype_param(wanted.dtype, x.aval.dtype))

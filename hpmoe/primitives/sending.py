@@ -18,7 +18,7 @@ from hpmoe.tile_ops.transfers import ALL_TO_ALL_BACK
 
 
 def gather_or_zero(x: Tensor, index: np.ndarray) -> Tensor:
-    """Rows of x, zeros where the index is negative."""
+    """Returns rows of x, and zeros for negative indices."""
     if (index < 0).any():
         x = mint.cat([x, mint.zeros((1, x.shape[1]), dtype=x.dtype)])
         index = np.where(index < 0, x.shape[0] - 1, index)
@@ -26,7 +26,7 @@ def gather_or_zero(x: Tensor, index: np.ndarray) -> Tensor:
 
 
 def send(xs: list[np.ndarray], sent: Routing | RelayedRows, entries_per_row: int) -> list[np.ndarray]:
-    """out[d][row] = xs[source of row][entry of row // entries_per_row]; zero for padding."""
+    """Returns out[d][row] = xs[source of row][entry of row // entries_per_row]; zero for padding."""
     out = [np.zeros((len(source), xs[0].shape[1]), xs[0].dtype) for source in sent.source_of_row]
     for rows, sources, entries in zip(out, sent.source_of_row, sent.entry_of_row, strict=True):
         for source, x in enumerate(xs):
@@ -36,7 +36,7 @@ def send(xs: list[np.ndarray], sent: Routing | RelayedRows, entries_per_row: int
 
 
 def send_back(rows: list[np.ndarray], sent: Routing | RelayedRows) -> list[np.ndarray]:
-    """out[rank][entry] = its row; zero for entries of padding tokens and dropped ones."""
+    """Returns out[rank][entry] = its row; zero for entries of padding tokens and dropped ones."""
     sizes = [len(k) for k in sent.kept] if isinstance(sent, RelayedRows) else [sent.max_tokens * sent.top_k] * sent.ep_size
     out = [np.zeros((size, rows[0].shape[1]), rows[0].dtype) for size in sizes]
     for mine, sources, entries in zip(rows, sent.source_of_row, sent.entry_of_row, strict=True):
@@ -47,7 +47,7 @@ def send_back(rows: list[np.ndarray], sent: Routing | RelayedRows) -> list[np.nd
 
 
 def sum_entries(back: np.ndarray, kept: np.ndarray, top_k: int, weights: np.ndarray | None = None) -> np.ndarray:
-    """Each row's sum of its entries in the order of choices, weighted if there are weights [rows, top_k].
+    """Returns each row's sum of its entries in the order of choices, weighted if there are weights [rows, top_k].
 
     Entries that are not kept are zeros; their weights are not read.
     """

@@ -84,7 +84,7 @@ class Step(TypedDict, total=False):
 
 
 def step_param(step: int) -> Step:
-    """The parameter that says how far apart elements are, where they are not side by side."""
+    """Returns the parameter `step`, the distance of elements, if they are not side by side."""
     return {} if step == 1 else {"step": step}
 
 
@@ -101,7 +101,7 @@ def _(tiler: Tiler, eqn: Equation) -> None:
 
 @pad_axis.infer
 def _(x: ShapeDtypeStruct, *, axis: int, before: int, after: int, step: int = 1) -> ShapeDtypeStruct:
-    """Zeros before, after and, with a step, between the elements."""
+    """Pads with zeros before, after and, with a step, between the elements."""
     size = max(0, (fixed(x.shape)[axis] - 1) * step + 1)
     return ShapeDtypeStruct(x.shape[:axis] + (before + size + after,) + x.shape[axis + 1:], x.dtype)
 
@@ -208,17 +208,17 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 def dtype_param(dtype: str, usual: str) -> dict[str, str]:
-    """The parameter that gives an output another dtype than its primitive usually does, where it is another."""
+    """Returns the parameter that gives an output another dtype than its primitive usually does, or no parameter."""
     return {} if dtype == usual else {"dtype": dtype}
 
 
 def in_dtype(b: Builder, atom: Atom, dtype: str) -> Atom:
-    """The atom, cast where it is a variable of another dtype."""
+    """Returns the atom, cast if it is a variable of another dtype."""
     return atom if isinstance(atom, Literal) or atom.aval.dtype == dtype else b.add(cast, atom, dtype=dtype)
 
 
 def cast_back(b: Builder, eqn: Equation, producers: Mapping[Atom, Equation]) -> Atom | None:
-    """cast[bfloat16] (cast[float32] x:bf16) -> x, and so of an integer by way of a wider one."""
+    """Rewrites cast[bfloat16] (cast[float32] x:bf16) to x, and so for an integer by way of a wider one."""
     source = producers.get(eqn.inputs[0]) if eqn.primitive is cast else None
     if source is None or source.primitive is not cast:
         return None

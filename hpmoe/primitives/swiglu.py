@@ -27,7 +27,7 @@ swiglu_grad.reference(lambda g, x: np.concatenate(tile_swiglu_grad(g, *_halves(x
 
 @suggests_keywords
 def swiglu(x: Tensor) -> Tensor:
-    """SwiGLU over the last dimension: silu of its first half times its second half.
+    """Returns SwiGLU over the last dimension: silu of its first half times its second half.
 
     Args:
         x: [..., 2I].

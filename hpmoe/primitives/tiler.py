@@ -26,8 +26,8 @@ from hpmoe.tile_ops.row_modes import RowMode
 from hpmoe.tile_ops.tile_primitive import Result, TilePrimitive
 
 COMPUTED = (*FLOATS, "bool")
-ONLY_BEFORE = ("a kernel reads them when it starts. Compute them in the function, or in a transform made without passes=: a "
-               "first launch then computes them, and a second one reads them")
+ONLY_BEFORE = ("a kernel reads them when it starts. Compute them in the function itself, or in a transform made without "
+               "passes=: then a first launch computes them. A transform made with passes= comes too late")
 MIXES_ROWS = "mixes rows; tiles take whole rows, one row, one column or one element"
 MOST_NUMBER = 1 << 24  # integers up to it are float32 numbers
 WHAT_TILES_COMPUTE = "tile tasks compute float32, bfloat16 and float16; write .astype(mindspore.float32) before the call"
@@ -60,7 +60,7 @@ class Tiler(Buffers):
                 self.new(var, role="input")
 
     def _add_inputs(self) -> None:
-        """Buffers of the inputs but received rows. What decides a route has a row for each token, and ids are int32."""
+        """Adds buffers of inputs except received rows; those that decide a route have token rows, and ids are int32."""
         choices = {self.views.get(a): a.aval for e in self.program.equations for a in deciding_vars(e)}
         for var in self.program.inputs:
             decided = choices.get(var)
@@ -69,7 +69,7 @@ class Tiler(Buffers):
                 self.new(var, rows_and_cols=decided and cast("tuple[int, int]", decided.shape), role="input", dtype=dtype)
 
     def _plan_route(self, eqn: Equation) -> None:
-        """Routes are computed at kernel start, so the ids, and weights that decide what is dropped, must be inputs."""
+        """Plans a route, which a kernel computes at its start: ids, and weights that decide drops, must be inputs."""
         (ids, *weights), out = eqn.inputs, eqn.outputs[0]
         aval = as_route(out.aval)
         if aval.kind.is_of_tokens:
@@ -90,7 +90,7 @@ class Tiler(Buffers):
                                         *weights))
 
     def _plan_route_to_ranks(self, experts: RouteAval, ranks: RouteAval) -> None:
-        """Room for the rows that the rows of the experts' route allow."""
+        """Plans as many rows of a route to ranks as the rows of the experts' route allow."""
         index, kind = self.route_of[experts.rows], ranks.kind
         self.route_of[ranks.rows], of = len(self.routes), self.routes[index]
         self.routes.append(dataclasses.replace(of, kind=kind, max_rows=kind.rows_of(of.max_rows),
@@ -118,13 +118,14 @@ class Tiler(Buffers):
         return True
 
     def take_back(self, x: Atom, primitive: TilePrimitive) -> tf.TileOp | None:
-        """The last operation, if it is of this primitive and makes what only the current equation reads; it is removed."""
+        """Removes and returns the last operation if it is of this primitive and only the current equation reads its result.
+        """
         last = self.ops[-1] if self.ops and self.uses[x] == 1 else None
         makes_it = last and last.primitive is primitive and last.operands[0].buffer == self.buffer_of.get(x)
         return self.ops.pop() if makes_it else None
 
     def output(self, atom: Atom) -> int:
-        """The buffer that holds a program output: its own memory, never that of an input or another output."""
+        """Returns the buffer that holds a program output: its own memory, never that of an input or another output."""
         self.index = max(0, len(self.program.equations) - 1)
         buffer = self.buffer_of.get(atom) if isinstance(atom, Var) else None
         taken = {self.buffers[b].storage for b in self._outputs}
@@ -141,14 +142,14 @@ class Tiler(Buffers):
         return buffer
 
     def with_roles(self, outputs: Sequence[int]) -> tuple[tf.Buffer, ...]:
-        """Buffers with the storage of outputs marked as such."""
+        """Returns the buffers, with the storage of outputs marked as such."""
         roots = {self.buffers[b].storage for b in outputs}
         return tuple(dataclasses.replace(b, role="output") if b.storage in roots else b for b in self.buffers)
 
     # Domains: which units an operation has a task for.
 
     def domain_of(self, buffer: int, clipped: bool = False) -> Domain:
-        """The row slots or row tiles of a buffer; `clipped` where its rows are those of tokens."""
+        """Returns the row slots or row tiles of a buffer; `clipped` if its rows are those of tokens."""
         b = self.buffers[buffer]
         if b.route >= 0:
             return Slots(self.routes[b.route].num_slots, b.route)
@@ -156,7 +157,7 @@ class Tiler(Buffers):
         return Tiles(-(-rows // self.tile_rows), num_rows=rows, clipped=clipped and rows == self.num_tokens)
 
     def rows_of(self, var: Atom) -> Domain:
-        """The row slots or row tiles of a variable."""
+        """Returns the row slots or row tiles of a variable."""
         return self.domain_of(self.buffer_of[var], var in self.tokens)
 
     def experts_of(self, var: Atom, blocks: int = 1, of: str | None = None) -> tuple[Domain, RowMode]:
@@ -174,7 +175,7 @@ class Tiler(Buffers):
         return AllRows(blocks, blocks=blocks, height=known(b.num_rows), of_tokens=domain.clipped), row_modes.ALL
 
     def once(self, route: Atom) -> Once:
-        """One task for all of a route."""
+        """Returns the domain of one task for all of a route."""
         return Once(1, self.route_of[as_route(route.aval).rows])
 
     # Operands.
@@ -212,8 +213,7 @@ class Tiler(Buffers):
         return out in self.groups or (is_received(out.aval.shape) and len(out.aval.shape) > 2)
 
     def _spread(self, atom: Var, out: Var) -> tf.Access:
-        """An operand repeated along the axes of a row that it lacks: of the rows of `out`, or one row for all; where `out`
-        has no rows of tokens, along all axes."""
+        """Returns an operand repeated along the axes of a row that it lacks, with the rows of `out` or one row for all."""
         has_rows = self._has_rows_inside(out)
         given, made = self._shapes(atom, out)
         is_own = has_rows and given[0] == made[0] and (made[0] != 1 or atom in self.tokens)
@@ -235,7 +235,7 @@ class Tiler(Buffers):
         return tf.Access(self.view(access.buffer, out, made, cols, rows))
 
     def _shapes(self, atom: Var, out: Var) -> tuple[tuple, tuple]:
-        """The shapes of an operand and of `out`, equally long; rows that axes cut across tokens as [token, row, column]."""
+        """Returns equally long shapes of an operand and of `out`; rows cut across tokens are [token, row, column]."""
         made = out.aval.shape
         given = (1,) * (len(made) - len(atom.aval.shape)) + atom.aval.shape
         if out not in self.groups or made[0] == self.num_tokens:
@@ -275,7 +275,7 @@ class Tiler(Buffers):
         self.emit(primitive, self.rows_of(eqn.outputs[0]), *operands, cols=0, params=params)
 
     def map(self, function: Function, out: Var, *reads: tf.Access) -> None:
-        """An elementwise operation; a vector is stored as the operands are."""
+        """Emits an elementwise operation; a vector is stored as the operands are."""
         shape = out.aval.shape
         stored = {(self.buffers[a.buffer].num_rows, self.buffers[a.buffer].cols) for a in reads
                   if a.rows is row_modes.OWN and a.buffer >= 0}
@@ -287,7 +287,7 @@ class Tiler(Buffers):
         self.emit(MAP, self.rows_of(out), self.at(out, dtypes=self.HELD), *reads, params=Elementwise(function))
 
     def _check_numbers(self, out: Var, reads: Sequence[tf.Access]) -> None:
-        """A number is kept as float32, which among integers it must be exactly."""
+        """Refuses a number among integers that float32, in which numbers are kept, does not hold exactly."""
         dtypes = {out.aval.dtype, *(self.buffers[a.buffer].dtype for a in reads if a.buffer >= 0)}
         most = max((abs(a.value) for a in reads if a.buffer < 0), default=0)
         if most > MOST_NUMBER and not dtypes.isdisjoint(INTEGERS):

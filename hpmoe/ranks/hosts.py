@@ -47,9 +47,9 @@ class Member:
     """A process of a group.
 
     Attributes:
-        name: as errors call it, such as "rank 1".
-        pid: its number; 0 on another host.
-        pidfd: a file of this process that can be read once that process has ended; -1 on another host.
+        name: name in errors, such as "rank 1".
+        pid: process id; 0 on another host.
+        pidfd: descriptor that becomes readable when the process ends; -1 on another host.
     """
 
     name: str
@@ -120,12 +120,12 @@ def connect(place: Place, tag: str, gather: Gather, rank: int, names: Sequence[s
     """Connects a rank to all other ranks of a group; all of them call this.
 
     Args:
-        place: of this process.
-        tag: tells this group from others of the run.
-        gather: among these ranks.
-        rank, names: of this process, and of all.
-        timeout: seconds for all to come.
-        hub: connections to some of them that exist already, whose end is noticed.
+        place: Place of this process.
+        tag: name that distinguishes this group from others of the run.
+        gather: all-gather among these ranks.
+        rank, names: rank of this process, and the names of all ranks.
+        timeout: seconds in which all ranks must connect.
+        hub: existing connections to some ranks, by which their end is noticed.
 
     Raises:
         LaunchError: a rank is gone, or cannot be reached.
@@ -145,10 +145,10 @@ def connect(place: Place, tag: str, gather: Gather, rank: int, names: Sequence[s
 
 
 def meet_all(launched: Launched, names: Sequence[str], timeout: float) -> tuple[Place, Group]:
-    """Finds all processes of a run, by way of rank 0, and connects this one to them.
+    """Finds all processes of a run through rank 0, and connects this process to them.
 
     Raises:
-        LaunchError: a rank did not come, or cannot be reached.
+        LaunchError: a rank did not connect in time, or cannot be reached.
     """
     point = meeting_point(launched)
     meeting = meet(point, launched.rank, names, timeout)

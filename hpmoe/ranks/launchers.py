@@ -25,9 +25,9 @@ class Launcher(NamedTuple):
     """Variables that a launcher sets for the processes that it starts.
 
     Attributes:
-        name: its command.
-        rank, size: the rank of a process, and the number of all.
-        run: together they differ between runs; the launcher's own process does if there are none.
+        name: command of the launcher.
+        rank, size: variables with the rank of a process and the number of ranks.
+        run: variables that together differ between runs; if there are none, the launcher's process id does.
         local_size: the number of processes on this host.
         hosts: the number of hosts, and their names as Slurm writes them.
     """
@@ -64,10 +64,10 @@ class Launched:
 
     Attributes:
         launcher: the name of its command.
-        rank, size: of all processes that it started together.
+        rank, size: rank of this process among all that the launcher started, and their number.
         run: 32 bytes that only processes of this run and user have.
-        rendezvous: "host:port" at which rank 0 listens; empty where all are on one host.
-        node: of a host, where it is declared to be several.
+        rendezvous: "host:port" at which rank 0 listens; empty if all ranks are on one host.
+        node: node within the host, if the host is declared to be several nodes.
     """
 
     launcher: str
@@ -155,7 +155,7 @@ def has_store_ended(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def known() -> str:
-    """Names the commands that start ranks."""
+    """Returns the names of the commands that start ranks, as text."""
     return ", ".join(dict.fromkeys(launcher.name for launcher in LAUNCHERS))
 
 
@@ -165,7 +165,7 @@ def is_scheduler(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def first_host(names: str) -> str:
-    """The first of the hosts that Slurm names in short.
+    """Returns the first of the hosts that Slurm names in short.
 
     Example:
         >>> [first_host(names) for names in ("node[07-09,11],other", "a1,a2", "rack[1-2]n[3-4]", "10.0.0.[5-6]")]
@@ -195,7 +195,7 @@ def _run_of(launcher: Launcher, environment: Mapping[str, str], has_hosts: bool)
 
 
 def _launching_process(variable: str) -> str:
-    """The nearest process above this one that was not started with a variable: its number and when it began."""
+    """Returns the number and start time of the nearest process above this one that was started without a variable."""
     pid = os.getppid()
     while pid > 1:
         try:

@@ -17,9 +17,9 @@ class Traffic(NamedTuple):
     """Messages that a rank has sent to other hosts, without heartbeats.
 
     Attributes:
-        messages, bytes: of all kinds.
-        row_messages: those of them that carry rows or signals.
-        rows, row_bytes: the rows in these, and their bytes by themselves.
+        messages, bytes: number and bytes of all messages.
+        row_messages: number of messages that carry rows or signals.
+        rows, row_bytes: number of rows in messages, and the bytes of rows only.
     """
 
     messages: int
@@ -36,11 +36,11 @@ class Link(Protocol):
     every further call fail. Every method raises LaunchError for what goes wrong on another rank, which it names.
 
     Attributes:
-        rank, size: of this process in the group.
-        exchanges: of counts, so far.
-        shares_memory: whether all ranks do: they are on one host.
+        rank, size: rank of this process in the group, and the number of ranks.
+        exchanges: number of exchanges of counts so far.
+        shares_memory: True if all ranks share memory, as they are on one host.
         waits: float64 [size], the seconds that this rank has waited for each one.
-        traffic: what has been sent to other hosts so far.
+        traffic: messages sent to other hosts so far.
     """
 
     rank: int
@@ -55,7 +55,7 @@ class Link(Protocol):
     def traffic(self) -> Traffic: ...
 
     def calling(self, what: str) -> AbstractContextManager[None]:
-        """Around all of a call: an error inside, which the others do not know of, is raised by their calls too."""
+        """Context of a whole call: an error inside it, unknown to the other ranks, is raised by their calls too."""
         ...
 
     def meet(self, what: str, payload: bytes, key: bytes = b"") -> list[bytes]:
@@ -63,11 +63,11 @@ class Link(Protocol):
         ...
 
     def exchange(self, what: str, counts: np.ndarray, key: bytes = b"") -> np.ndarray:
-        """The int32 counts of each rank, [size, ...]."""
+        """Returns the int32 counts of each rank, [size, ...]."""
         ...
 
     def sum(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
-        """The sum over ranks of each array: in float32, in the order of ranks, rounded once to its dtype."""
+        """Returns the sum over ranks of each array: in float32, in the order of ranks, rounded once to its dtype."""
         ...
 
 

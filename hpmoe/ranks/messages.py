@@ -64,7 +64,7 @@ def send_bytes(connection: socket.socket, data: bytes) -> None:
 
 
 def receive(connection: socket.socket, deadline: float) -> tuple[Fields, bytes, list[int]]:
-    """A message: its words, data, and files, which are closed on exec.
+    """Returns a received message: its words, data, and files, which are closed on exec.
 
     Raises:
         GoneError: the other end has closed or sent no message of hpmoe, or no whole message arrived before `deadline`, of

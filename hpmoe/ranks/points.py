@@ -38,7 +38,7 @@ class HostPoint:
         return _connected(socket.AF_UNIX, self._name, timeout)
 
     def stranger(self, connection: socket.socket, listens: bool, deadline: float) -> str:
-        """Says who is at the other end if it is no process of this run, else "". `listens`: whether this end does.
+        """Returns who is at the other end if it is no process of this run, else ""; `listens` says whether this end listens.
 
         Raises GoneError if the other end is gone, or says too little until `deadline`, of time.monotonic().
         """
@@ -47,7 +47,7 @@ class HostPoint:
 
 
 def at_port(host: str, port: int) -> str:
-    """An address as NetPoint reads it.
+    """Returns an address as NetPoint reads it, "host:port".
 
     Example:
         >>> at_port("10.0.0.1", 80), at_port("::1", 80)
@@ -116,7 +116,7 @@ def _proof(run: bytes, listens: bool, own: bytes, theirs: bytes) -> bytes:
 
 
 def secret_of(run: bytes, tag: str) -> bytes:
-    """16 bytes that messages of a group carry to be let in."""
+    """Returns 16 bytes of a group, without which messages between hosts are refused."""
     return hmac.digest(run, b"messages" + tag.encode(), "sha256")[:16]
 
 

@@ -28,9 +28,9 @@ class Meeting:
     """Processes that have met, each connected to rank 0. All ranks make the same calls in the same order.
 
     Attributes:
-        rank, names: of this process, and of all.
+        rank, names: rank of this process, and the names of all ranks.
         connections: rank 0 holds one to each other rank, in order; the others hold one to rank 0.
-        timeout: seconds that a call waits.
+        timeout: seconds that a call waits for another rank.
     """
 
     def __init__(self, rank: int, names: Sequence[str], connections: Sequence[socket.socket], timeout: float):
@@ -83,7 +83,7 @@ class Meeting:
 
 
 def failed(text: str, rank: int) -> LaunchError:
-    """The error of a rank that is to blame."""
+    """Returns the error of a rank that is to blame."""
     error = LaunchError(text)
     error.status = {"rank": rank}
     return error
@@ -109,8 +109,8 @@ def meet(point: Point, rank: int, names: Sequence[str], timeout: float) -> Meeti
 
     Args:
         point: where rank 0 listens.
-        rank, names: of this process, and of all, in the order of their ranks.
-        timeout: seconds for all to come.
+        rank, names: rank of this process, and the names of all ranks, in order.
+        timeout: seconds in which all ranks must connect.
 
     Raises:
         LaunchError: a rank did not come in time, ended before that, was started as another one of as many, has another
@@ -232,7 +232,7 @@ class Hub:
         return Meeting(0, self.names, connections, timeout)
 
     def _wait(self, timeout: float) -> None:
-        """Lets in whoever comes in a moment, and looks who has ended."""
+        """Accepts ranks that come soon, and checks which ranks have ended."""
         poll, ends = select.poll(), {connection.fileno(): rank for rank, connection in self.found.items()}
         for file in ends:
             poll.register(file, select.POLLIN)

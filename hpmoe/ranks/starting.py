@@ -43,12 +43,12 @@ class Hosts:
     """Hosts of a run; each starts the same number of ranks.
 
     Attributes:
-        num_hosts: how many there are.
-        host_rank: of this one.
-        rendezvous: "host:port" at which rank 0 listens; empty where there is but this host.
-        secret: of the run, equal on all hosts; a new one if empty.
-        node_size: how many neighbouring ranks of this host share memory, where those of other nodes shall not, as if they
-            were on other hosts; None: all.
+        num_hosts: number of hosts.
+        host_rank: index of this host.
+        rendezvous: "host:port" at which rank 0 listens; empty if this is the only host.
+        secret: secret of the run, equal on all hosts; a new one if empty.
+        node_size: number of neighbouring ranks of this host that share memory, as if other ranks were on other hosts; None
+            for all.
     """
 
     num_hosts: int = 1
@@ -76,9 +76,9 @@ class Ranks:
     """The processes of a run on this host.
 
     Attributes:
-        processes: one for each rank of this host.
-        end_together: whether the others are ended when one fails.
-        is_interrupted: whether a signal was passed on.
+        processes: the process of each rank of this host.
+        end_together: True if all ranks are ended when one fails.
+        is_interrupted: True once a signal was passed on.
         ends: (rank, exit status, how in words) of those that have ended, in this order.
     """
 
@@ -177,7 +177,7 @@ class Ranks:
         return next(iter(faults.values()), (-1, ""))
 
     def _tell_ends(self) -> None:
-        """Tells ranks that still wait for others what the first cause is that these do not come."""
+        """Tells ranks that still wait for others the first cause why these do not come."""
         launched = find_launched(self._environments[0])
         if launched is None:
             return

@@ -37,12 +37,12 @@ class World(Mesh):
     """The ranks of the launcher as processes, this one among them; see `world`.
 
     Attributes:
-        ep, tp, nodes: of the ranks that launch together, see `hpmoe.Mesh`.
-        rank, size: of this process among all that were started.
-        link: to the ranks that this one launches with; None where it is alone.
-        everyone: to all ranks.
-        same_experts: to the ranks that hold the same experts, or shards of them, one of each that launch together.
-        shards: to the ranks that hold the shards of the same experts and launch together.
+        ep, tp, nodes: shape of the mesh of ranks that launch together, see `hpmoe.Mesh`.
+        rank, size: rank of this process among all that were started, and their number.
+        link: Link to the ranks that launch with this one; None for a single rank.
+        everyone: Link to all ranks.
+        same_experts: Link to the ranks that hold the same experts, or shards; one of each group that launches together.
+        shards: Link to the ranks that hold the shards of the same experts and launch together.
     """
 
     rank: int = 0
@@ -80,7 +80,7 @@ class World(Mesh):
                                                                               for data in told])
 
     def _links(self) -> list[tuple[Link, list[int]]]:
-        """Each link once, with the ranks at its ends."""
+        """Returns each link once, with the ranks at its ends."""
         ends = [(self.link, _together(self.rank, self.num_ranks)), (self.everyone, range(self.size)),
                 (self.same_experts, range(self.rank % self.num_ranks, self.size, self.num_ranks)),
                 (self.shards, _together(self.rank, self.tp))]
@@ -106,7 +106,7 @@ def _matrix(rows: Sequence[np.ndarray]) -> str:
 
 
 def _sent(rows: Sequence[np.ndarray]) -> str:
-    """Nothing where all ranks are on one host."""
+    """Returns a text on traffic between hosts; "" if all ranks are on one host."""
     if not any(map(np.any, rows)):
         return ""
     names = [name.replace("_", " ") for name in Traffic._fields]
@@ -190,7 +190,8 @@ def _check_launcher(launched: Launched | None) -> None:
 @suggests_keywords
 def world(ep: int | None = None, tp: int = 1, *, nodes: int | None = None, timeout: float = TIMEOUT_S,
           engine: str = ENGINES[0]) -> World:
-    """The ranks of the launcher as a Mesh: every process is one rank, and brings its own tensors, without a rank axis.
+    """Returns the ranks of the launcher as a Mesh: every process is one rank, and brings its own tensors, without a rank
+    axis.
 
     Start the script with `hpmoe launch -n N`, `msrun --worker_num=N`, `mpirun -n N` or `srun -n N`. Not launched, it is one
     rank. All ranks call this, and there is nothing to close. In the process of MindSpore's scheduler, where msrun runs the

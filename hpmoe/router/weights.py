@@ -115,8 +115,8 @@ def finished(chosen: Tensor, score: str, normalize: bool, scale: float, fusion: 
              epsilon: float = LEAST_SUM) -> Tensor:
     """Turns the scores of chosen experts into routing weights, both [T, K].
 
-    In this order: a softmax if `score` is "softmax_of_chosen"; then only `fusion`, a function of weights, if given; else a
-    division by the sum of a token, at least `epsilon`, if `normalize`; and `scale`.
+    Takes their softmax if `score` is "softmax_of_chosen". Then returns `fusion` of the weights if it is given; otherwise
+    divides them by their sum plus `epsilon` if `normalize`, and multiplies them by `scale`.
     """
     chosen = softmax(chosen) if score == "softmax_of_chosen" else chosen
     if fusion is not None:

@@ -26,7 +26,7 @@ def place_replicas(loads: Sequence[float] | np.ndarray, *, ep_size: int, replica
             `numpy.bincount(topk_ids[topk_ids >= 0], minlength=num_experts)`.
         ep_size: ranks, which own equal numbers of consecutive experts.
         replicas: slots for copies on each rank; never more than there are experts of other ranks.
-        min_load: what a copy must take at least to be made, in the unit of the loads; never less than 1/64 of a mean rank.
+        min_load: least load that a replica must take, in the unit of the loads; never less than 1/64 of a mean rank.
 
     Example:
         >>> place_replicas([6, 2, 0, 0], ep_size=2)
@@ -48,7 +48,7 @@ def place_replicas(loads: Sequence[float] | np.ndarray, *, ep_size: int, replica
 
 
 def check_loads(loads: Sequence[float] | np.ndarray, replicas: int, min_load: float) -> np.ndarray:
-    """The loads as float64; raises ArgumentError where these are not the numbers that `place_replicas` takes."""
+    """Returns loads as float64; raises ArgumentError unless the arguments are those that `place_replicas` takes."""
     who = "replicate_experts"
     check_argument(is_int(replicas), who, "replicas", repr(replicas), "a positive int")
     check_argument(is_number(min_load) and min_load >= 0, who, "min_load", repr(min_load),
@@ -112,7 +112,7 @@ class _Balance:
         self.slots[move.target].append(move.expert)
 
     def placement(self) -> Placement:
-        """The copies with a share of at least one part in WHOLE."""
+        """Returns the replicas with a share of at least one part in WHOLE."""
         shares = np.rint(self.held / np.maximum(self.loads, 1e-300) * WHOLE).astype(int)
         filled = [[e for e in mine if shares[r, e] > 0] for r, mine in enumerate(self.slots)]
         empty = [self.replicas - len(mine) for mine in filled]

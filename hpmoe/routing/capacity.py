@@ -21,7 +21,7 @@ MANY_MORE = 2.5  # times the expected rows, of a plan most slots of which are li
 
 
 def stable_order(ids: np.ndarray) -> np.ndarray:
-    """The `Sort` of NumPy."""
+    """Sorts stably by NumPy; a `Sort`."""
     return np.argsort(ids, kind="stable")
 
 
@@ -37,7 +37,7 @@ class Capacity:
         return self.policy != "error"
 
     def limit(self, num_tokens: int, top_k: int, num_experts: int) -> int:
-        """ceil(num_tokens * top_k / num_experts * factor) in double precision, as Megatron-LM and MindFormers compute it.
+        """Returns ceil(num_tokens * top_k / num_experts * factor) in double precision, as Megatron-LM and MindFormers do.
 
         More than num_tokens never come from one rank, since a token's experts are distinct.
 
@@ -63,7 +63,7 @@ def is_factor(value: object) -> TypeGuard[float]:
 
 
 def make_capacity(capacity_factor: float | None, drop_policy: str) -> Capacity | None:
-    """The Capacity of these options, checked; None where nothing bounds an expert."""
+    """Returns the checked Capacity of these options; None if nothing bounds an expert."""
     check_argument(is_name(drop_policy, DROP_POLICIES), "hpmoe.dispatch", "drop_policy", repr(drop_policy),
                    f"one of {', '.join(DROP_POLICIES)}")
     if capacity_factor is None:
@@ -108,7 +108,7 @@ def kept_counts(ids: np.ndarray, num_experts: int, capacity: Capacity | None, ra
 
 
 def _refuse(ids: np.ndarray, counts: np.ndarray, limit: int, capacity: Capacity, rank: int, ep_size: int) -> None:
-    """The error of a rank's fullest expert."""
+    """Raises ArgumentError for a rank's fullest expert."""
     (num_tokens, top_k), num_experts, expert = ids.shape, len(counts), int(np.argmax(counts))
     enough = counts[expert] * num_experts / (num_tokens * top_k)
     check_argument(False, "hpmoe.dispatch" + (f" on rank {rank}" if ep_size > 1 else ""),

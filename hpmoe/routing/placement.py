@@ -103,7 +103,7 @@ class Placement:
         return rows.reshape(self.ep_size, -1) / rows.reshape(self.ep_size, -1).sum(axis=1).max()
 
     def split(self, counts: np.ndarray, rank: int) -> np.ndarray:
-        """First and last of the entries that each physical expert takes of `counts[e]` entries for each expert, [P, 2].
+        """Returns [P, 2], the first and last of the `counts[e]` entries for each expert that each physical expert takes.
 
         A rank's entries for an expert are cut into runs, one for each copy, as its shares say; fractions are rounded with
         an offset that differs from rank to rank, so that they add up to the shares over all ranks.
@@ -113,6 +113,6 @@ class Placement:
         return (np.where(expert >= 0, counts[expert], 0)[:, None] * ranges + offset) // WHOLE
 
     def __str__(self) -> str:
-        """expert@rank for each copy, the first few."""
+        """Returns expert@rank for each of the first few replicas."""
         copies = [f"{e}@{rank}" for rank, experts in enumerate(self.experts) for e in experts if e >= 0]
         return ",".join(copies[:SHOWN] + [f"+{len(copies) - SHOWN}"] * (len(copies) > SHOWN))

@@ -56,11 +56,11 @@ def workload_ids(name: str, ep_size: int, num_tokens: int, top_k: int, num_exper
 
 def recorded_ids(path: str | os.PathLike[str], ep_size: int, num_tokens: int, top_k: int, num_experts: int,
                  layer: int | None = None) -> np.ndarray:
-    """topk_ids that a run has recorded, dealt out to ranks in order.
+    """Returns topk_ids of a recorded run, dealt out to ranks in order.
 
     Args:
         path: a .npy file of integers [..., K], tokens in order; its first ep * T are taken. -1 is no expert.
-        layer: of a file [T, layers, K], the layer that is taken.
+        layer: index of the layer to take from a file [T, layers, K].
 
     Returns:
         [ep, T, K] int32.

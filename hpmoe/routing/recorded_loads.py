@@ -24,7 +24,7 @@ def ids_of_loads(loads: np.ndarray, ep_size: int, num_tokens: int, top_k: int, s
     Args:
         loads: tokens of each expert, [E], or any numbers in proportion to them.
         ep_size, num_tokens, top_k: ranks, tokens of each rank and choices of each token.
-        seed: of the draws.
+        seed: seed of the samples.
 
     Example:
         >>> ids = ids_of_loads(np.array([6, 2, 1, 1]), ep_size=1, num_tokens=1000, top_k=1)
@@ -71,7 +71,7 @@ def ids_of_file(path: str | os.PathLike[str], ep_size: int, num_tokens: int, top
         path: a .npy file of loads [E], [layers, E] or [steps, layers, E]; of ids [..., K], or with `layer` [T, layers, K];
             or a .json file with an array of loads, or with an object whose key "logical_count" holds them.
         ep_size, num_tokens, top_k, num_experts: sizes of the layer.
-        seed: of what is drawn.
+        seed: seed of the samples.
         layer, step: which loads or ids are meant, if a file has those of several layers or steps.
     """
     file = Path(path)

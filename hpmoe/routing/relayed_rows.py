@@ -52,5 +52,5 @@ class RelayedRows:
 
 
 def _tokens(routing: Routing, rank: int) -> np.ndarray:
-    """A number for the token of each received row, ascending in those of one expert."""
+    """Returns a number for the token of each received row, ascending within each expert."""
     return routing.source_of_row[rank] * routing.max_tokens + routing.entry_of_row[rank] // routing.top_k

@@ -42,5 +42,5 @@ class RoutePlan(OfKind):
         return self.max_rows > MANY_MORE * self.expected_rows
 
     def slots_of(self, num_experts: int, sources: int | None = None) -> int:
-        """The most slots that the first `num_experts` local experts need; see RouteKind.most_slots."""
+        """Returns the most slots that the first `num_experts` local experts need; see RouteKind.most_slots."""
         return self.kind.most_slots(num_experts, self.max_rows, self.tile_rows, sources)

@@ -70,25 +70,25 @@ class Routing:
         return tuple(out)
 
     def tokens_per_expert(self, rank: int) -> np.ndarray:
-        """Rows of each local expert of `rank`, [num_local_experts]."""
+        """Returns the number of rows of each local expert of `rank`, [num_local_experts]."""
         local = self.num_local_experts
         return self.counts[:, rank * local:(rank + 1) * local].sum(axis=0)
 
     def num_rows(self, rank: int) -> int:
-        """Rows that `rank` receives."""
+        """Returns the number of rows that `rank` receives."""
         return int(self.tokens_per_expert(rank).sum())
 
     def own_rows(self, rank: int) -> np.ndarray:
-        """Start of a rank's own rows among the rows of each of its local experts."""
+        """Returns the start of a rank's own rows among the rows of each of its local experts."""
         local = self.num_local_experts
         return self.counts[:rank, rank * local:(rank + 1) * local].sum(axis=0)
 
     def expert_of_row(self, rank: int) -> np.ndarray:
-        """Local expert of each received row."""
+        """Returns the local expert of each received row."""
         return np.repeat(np.arange(self.num_local_experts), self.tokens_per_expert(rank))
 
     def row_of_entry(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Pairs (destination rank, received row there) of each rank's entries; -1 for entries without a row."""
+        """Returns (destination rank, received row there) of each rank's entries; -1 for entries without a row."""
         placed = [(np.full(len(k), -1), np.full(len(k), -1)) for k in self.kept]
         for rank in range(self.ep_size):
             for source in range(self.ep_size):
@@ -163,11 +163,11 @@ def make_routing(kind: ByIds, topk_ids: PerRank, num_tokens: Sequence[int] | Non
     """Places the entries of all ranks.
 
     Args:
-        kind: how entries are routed.
+        kind: RouteKind by which entries are routed.
         topk_ids: for each rank, int [tokens, choices] of the model's experts, or ABSENT.
-        num_tokens: how many leading tokens of each rank count; all of them by default.
+        num_tokens: number of leading tokens of each rank that count; all by default.
         topk_weights: for each rank, [tokens, choices]; read if they decide what is dropped.
-        sort: which entry comes where in a stable sort of ids.
+        sort: function that sorts ids stably.
 
     Example:
         >>> from hpmoe.routing.kinds.direct import Direct
@@ -195,7 +195,7 @@ def make_routing(kind: ByIds, topk_ids: PerRank, num_tokens: Sequence[int] | Non
 
 
 def routing_of_tokens(kind: RouteKind, experts: Routing) -> Routing:
-    """The Routing of tokens, which go to the ranks where `kind` has them stop, by the Routing of their experts.
+    """Returns the Routing of tokens, which go to their stops by `kind`, from the Routing to their experts.
 
     Of a token's entries for one stop the first entry stands for the token; the others have no row.
 

@@ -14,7 +14,7 @@ CERTAIN = 100.0  # the logarithm of how much more popular an expert is that ever
 
 
 def skewed_ids(name: str, ep_size: int, num_tokens: int, top_k: int, num_experts: int, seed: int = 0) -> np.ndarray:
-    """Every token draws distinct experts by one of SKEWS; which are popular is drawn, too.
+    """Samples distinct experts for every token by one of SKEWS, whose popular experts are sampled, too.
 
     Returns:
         [ep, T, K] int32.
@@ -35,7 +35,7 @@ def skewed_ids(name: str, ep_size: int, num_tokens: int, top_k: int, num_experts
 
 
 def log_odds(name: str, ep_size: int, num_experts: int, rng: np.random.Generator) -> np.ndarray:
-    """The logarithm of each expert's popularity under one of SKEWS, [num_experts], the highest 0."""
+    """Returns the logarithm of each expert's popularity under one of SKEWS, [num_experts], the highest 0."""
     odds = np.zeros(num_experts)
     if name == "dirichlet":
         odds = np.log(np.maximum(rng.dirichlet(np.full(num_experts, 0.3)), np.finfo(float).tiny))
@@ -48,7 +48,7 @@ def log_odds(name: str, ep_size: int, num_experts: int, rng: np.random.Generator
 
 
 def ids_by_odds(odds: np.ndarray, ep_size: int, num_tokens: int, top_k: int, rng: np.random.Generator) -> np.ndarray:
-    """Distinct experts for each token by the logarithms of their popularities [num_experts], [ep, T, K] int32."""
+    """Samples distinct experts for each token by the logarithms of their popularities [num_experts]: [ep, T, K] int32."""
     out = np.empty((ep_size * num_tokens, top_k), np.int32)
     step = max(1, DRAWN // len(odds))
     for first in range(0, len(out), step):

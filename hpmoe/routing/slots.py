@@ -28,7 +28,7 @@ def padded(rows: np.ndarray, multiple: int) -> np.ndarray: ...
 
 
 def padded(rows: int | np.ndarray, multiple: int) -> int | np.ndarray:
-    """The next multiple from `rows` on: how many rows an expert has with its padding. Of none there are none.
+    """Returns the least multiple of `multiple` from `rows` on, the rows of an expert with its padding.
 
     Example:
         >>> padded(0, 8), padded(9, 8)

@@ -13,7 +13,7 @@ from hpmoe.support.errors import check_argument
 
 
 def balanced_ids(ep_size: int, num_tokens: int, top_k: int, num_experts: int) -> np.ndarray:
-    """Every expert gets as many entries of every rank as every other, one more or less where they do not divide.
+    """Returns ids by which every expert gets equally many entries of every rank, or one more or less if they do not divide.
 
     Example:
         >>> balanced_ids(1, 3, 2, 4)[0].tolist()
@@ -25,11 +25,11 @@ def balanced_ids(ep_size: int, num_tokens: int, top_k: int, num_experts: int) ->
 
 def imbalanced_ids(ep_size: int, num_tokens: int, top_k: int, num_experts: int, imbalance: float,
                    seed: int = 0) -> np.ndarray:
-    """One rank receives `imbalance` times the mean of all ranks, the others share the rest evenly.
+    """Returns ids by which one rank receives `imbalance` times the mean of all ranks, and the others share the rest evenly.
 
     Args:
         imbalance: largest over mean number of received rows, from 1 to what distinct experts for each token allow.
-        seed: which rank is hot, and which experts each token takes.
+        seed: seed that decides the hot rank and the experts of each token.
 
     Returns:
         [ep, T, K] int32, distinct experts for each token.
@@ -65,8 +65,8 @@ def sampled_ids(ep_size: int, num_tokens: int, top_k: int, num_experts: int, is_
     """Samples distinct experts for every token, uniformly or by Zipf's law: the r-th most popular expert has weight 1 / r.
 
     Args:
-        is_zipf: whether some experts are more popular than others; which ones is drawn too.
-        seed: of the draws, or what draws.
+        is_zipf: True if some experts, which are sampled too, are more popular than others.
+        seed: seed of the samples, or a random generator.
 
     Returns:
         [ep, T, K] int32, distinct experts for each token.
@@ -89,7 +89,7 @@ def sampled_ids(ep_size: int, num_tokens: int, top_k: int, num_experts: int, is_
 
 
 def layer_inputs(o: SimpleNamespace | flags.FlagValues) -> tuple[tuple[ms.Tensor, ...], ms.Tensor]:
-    """Random arguments of moe_ffn stacked over ranks, every token with distinct experts, and a cotangent of its output.
+    """Returns random arguments of moe_ffn stacked over ranks, with distinct experts, and a cotangent of its output.
 
     Args:
         o: ep, tokens, hidden, intermediate, experts, top_k, dtype and seed, as the flags of a command name them.

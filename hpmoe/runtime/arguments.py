@@ -74,7 +74,7 @@ class RankAxes:
         return [axis == 1 and not self.is_alone for axis in found]
 
     def _found(self, tree: optree.PyTreeSpec) -> tuple[int, ...]:
-        """1 for each leaf with a rank axis, 0 without; -1 of positional arguments that in_axes does not reach."""
+        """Returns 1 for each leaf with a rank axis, 0 without; -1 for positional arguments that in_axes does not reach."""
         args, kwargs = unflatten(tree, range(tree.num_leaves))
         check_argument(len(self.in_axes) <= len(args), "spmd", "in_axes",
                        f"{self.in_axes!r}, of {len(self.in_axes)} entries",
@@ -105,7 +105,7 @@ class Parameters:
         self._defaults, self._named_defaults = _defaults(self._signature)
 
     def flatten(self, args: Sequence[PyTree], kwargs: Mapping[str, PyTree]) -> Arguments:
-        """The arguments with defaults filled in. Raises TypeError and ArgumentError for what the function cannot take."""
+        """Returns the arguments with defaults; raises TypeError or ArgumentError if the function cannot take them."""
         if kwargs or len(args) not in self._defaults:
             args, kwargs = self._bind(args, kwargs)
         else:  # what binding gives, at a fraction of its cost
@@ -117,7 +117,7 @@ class Parameters:
         return Arguments(leaves, tree, is_array, self.axes.split(tree, is_array))
 
     def _as_tensor(self, x: PyTree, tree: optree.PyTreeSpec, i: int) -> Tensor:
-        """The tensor of a NumPy array, leaf `i`. Raises ArgumentError for an array of another library."""
+        """Returns a NumPy array, leaf number `i`, as a tensor; raises ArgumentError for an array of another library."""
         if not isinstance(x, np.ndarray):
             name = _names(self.function, tree)[i]
             check_argument(False, tracing.function_name(self.function), name, kind_of(x), "a mindspore.Tensor",
@@ -153,7 +153,7 @@ class Parameters:
 
 @functools.lru_cache
 def _is_array(kind: type) -> bool:
-    """Kept, as the type of tensors asks Python code about every type that is none."""
+    """Returns True for a class of Tensors or ShapeDtypeStructs; cached, as the check runs Python code for other classes."""
     return issubclass(kind, (Tensor, ShapeDtypeStruct))
 
 

@@ -43,7 +43,7 @@ class ArrayBackend(Backend[Saved]):
         self.num_here = self.ep_size if self.batched else 1
 
     def lengths_of(self, num_tokens: PyTree) -> tuple[int, ...]:
-        """One number for each rank."""
+        """Returns the number of tokens of each rank."""
         return rank_lengths("spmd", num_tokens, self.ep_size)
 
     def planned(self, traced: Traced, tensors: Sequence[Tensor | ShapeDtypeStruct]) -> tuple[Arrays | None,
@@ -70,7 +70,7 @@ class ArrayBackend(Backend[Saved]):
         return ArrayGraphCall(call, num_args, self)
 
     def in_step(self) -> contextlib.AbstractContextManager[None]:
-        """The context of one pass of a call, forward or backward, that MindSpore runs; see Backend.calling."""
+        """Returns the context of one pass of a call, forward or backward, that MindSpore runs; see Backend.calling."""
         return contextlib.nullcontext()
 
     def told_avals(self, program: Program) -> list[ShapeDtypeStruct]:
@@ -78,7 +78,7 @@ class ArrayBackend(Backend[Saved]):
         return []
 
     def run(self, call: Call, program: Program, arrays: Sequence[np.ndarray]) -> Arrays:
-        """The outputs of every rank, of the traced program or of its linearized forward pass."""
+        """Returns the outputs of every rank, of the traced program or of its linearized forward pass."""
         inputs, parts = self.per_rank(call.traced, arrays, range(len(arrays))), cut_at_routes(program)
         if len(parts) == 1:
             return self.launch(call, parts[0], inputs)
@@ -89,7 +89,7 @@ class ArrayBackend(Backend[Saved]):
 
     def gradients(self, call: Call, kept: Sequence[np.ndarray], saved: Arrays,
                   cotangents: Sequence[np.ndarray]) -> list[np.ndarray | None]:
-        """The gradients of the differentiable inputs; None for a gradient that is added to a main gradient instead.
+        """Returns the gradients of the differentiable inputs; None for a gradient that is added to a main gradient instead.
 
         `kept` are the inputs that the backward pass reads, `saved` the values that the forward pass saved on each rank.
         """
@@ -121,12 +121,12 @@ class ArrayBackend(Backend[Saved]):
         return outputs
 
     def results(self, traced: Traced, outputs: Arrays) -> list[np.ndarray]:
-        """The program's own outputs, without saved values, as arrays of their declared dtypes."""
+        """Returns the program's own outputs, without saved values, as arrays of their declared dtypes."""
         dtypes = [a.aval.dtype for a in traced.program.outputs]
         return [self._joined([rounded(r[i], dtype) for r in outputs]) for i, dtype in enumerate(dtypes)]
 
     def _main_grads(self, traced: Traced) -> dict[int, list[np.ndarray]]:
-        """For each gradient that is added to a main gradient, the main gradient of each rank, in the tensor's memory."""
+        """Returns, by gradient, the main gradient of each rank to which it is added, in the tensor's memory."""
         program, mains = traced.program, {}
         for j, i in enumerate(traced.linearized.differentiable):
             if program.inputs[i] in program.main_grads:
@@ -136,27 +136,27 @@ class ArrayBackend(Backend[Saved]):
         return mains
 
     def per_rank(self, traced: Traced, arrays: Sequence[np.ndarray], positions: Iterable[int]) -> Arrays:
-        """For each rank its part of the arrays, program inputs; every rank reads the whole of a replicated array."""
+        """Returns each rank's part of the arrays, program inputs; every rank reads the whole of a replicated array."""
         if not self.batched:
             return [list(arrays)]
         is_split = [i not in traced.replicated for i in positions]
         return [[a[r] if split else a for a, split in zip(arrays, is_split, strict=True)] for r in range(self.ep_size)]
 
     def _joined(self, parts: Sequence[np.ndarray]) -> np.ndarray:
-        """One array from the ranks' arrays."""
+        """Returns one array from the ranks' arrays."""
         array = stacked(parts) if self.batched else parts[0]
         return array if array.flags.c_contiguous else array.copy()
 
 
 def with_int32_ids(program: Program, inputs: Arrays) -> Arrays:
-    """The inputs with checked ids as int32, as kernels read them."""
+    """Returns the inputs with checked ids as int32, as kernels read them."""
     wide = _wide_ids(program)
     return [[a.astype(np.int32) if i in wide else a for i, a in enumerate(mine)] for mine in inputs] if wide else inputs
 
 
 @remembered
 def _wide_ids(program: Program) -> frozenset[int]:
-    """The inputs of a program that are int64 ids."""
+    """Returns the inputs of a program that are int64 ids."""
     ids = (known(route.ids) for route in routes_of(program))
     return frozenset(i for i in ids if program.inputs[i].aval.dtype == "int64")
 

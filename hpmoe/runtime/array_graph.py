@@ -95,7 +95,7 @@ class ArrayGraphCall(GraphCall):
         return [_carrier(self._whole(self.program.inputs[i].aval, i in replicated)) for i in wanted if i < self.num_args]
 
     def _whole(self, aval: ShapeDtypeStruct | RouteAval, is_replicated: bool = False) -> ShapeDtypeStruct:
-        """An array of one rank as the caller has it."""
+        """Returns an array of one rank as the caller has it."""
         has_axis = self.backend.batched and not is_replicated
         return ShapeDtypeStruct((self.backend.ep_size, *aval.shape) if has_axis else aval.shape, aval.dtype)
 
@@ -148,18 +148,19 @@ class ArrayGraphCall(GraphCall):
 
 
 def _carrier(aval: ShapeDtypeStruct) -> ShapeDtypeStruct:
-    """The array that an output of an operator is: one of no dimensions would become a Python number."""
+    """Returns the shape and dtype of an operator's output; [1] for one without dimensions, which would become a number."""
     return ShapeDtypeStruct(aval.shape or (1,), aval.dtype)
 
 
 def _handed_over(array: np.ndarray, aval: ShapeDtypeStruct) -> np.ndarray:
-    """The array as MindSpore takes it from a kernel: bfloat16 by its bits, which NumPy's buffers have no letter for."""
+    """Returns the array as MindSpore takes it from a kernel: bfloat16 by its bits, as NumPy's buffers have no letter for it.
+    """
     out = np.ascontiguousarray(array, numpy_dtype(aval.dtype)).reshape(fixed(aval.shape))
     return out.view(np.uint16) if aval.dtype == "bfloat16" else out
 
 
 def _end_to_end(parts: Sequence[np.ndarray], aval: ShapeDtypeStruct) -> np.ndarray:
-    """The parts one after the other in an array of the whole size; the first one itself where it is all there is."""
+    """Returns the parts one after the other in an array of the whole size; a single part itself."""
     dtype = numpy_dtype(aval.dtype)
     if parts[0].shape == aval.shape:
         return np.ascontiguousarray(parts[0], dtype)

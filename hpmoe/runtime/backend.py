@@ -24,33 +24,35 @@ class Backend(Protocol[S]):
     """Runs the programs of a call on tensors. Each backend saves for the backward pass in a form of its own."""
 
     def calling(self) -> AbstractContextManager[None]:
-        """The context of a whole call. Where ranks are processes, an error in it ends the call of the other ranks."""
+        """Returns the context of a whole call; if ranks are processes, an error in it ends the call of the other ranks."""
         return NOTHING
 
     def lengths_of(self, num_tokens: PyTree) -> tuple[int, ...]:
-        """The numbers of tokens that a user gave, checked."""
+        """Returns the checked numbers of tokens of a user."""
         ...
 
     def check(self, call: Call) -> None:
         """Raises ArgumentError for a call that the backend cannot run."""
 
     def agreed(self, call: Call) -> Call:
-        """The call that this rank takes part in. Ranks that are processes agree on shapes here."""
+        """Returns the call that this rank takes part in; ranks that are processes agree on shapes here."""
         return call
 
     def planned(self, traced: Traced, tensors: Sequence[Tensor | ShapeDtypeStruct]) -> tuple[Arrays | None,
                                                                                              dict[RouteKey, PlannedRows]]:
-        """The arrays of each rank, if the backend reads them, and the rows that each route of a call is planned for."""
+        """Returns the arrays of each rank, if the backend reads them, and the rows that each route of a call is planned for.
+        """
         ...
 
     def forward(self, call: Call, tensors: Sequence[Tensor], saves: bool) -> tuple[list[Tensor], S]:
-        """The outputs, and what the backward pass reads: nothing unless `saves`."""
+        """Returns the outputs, and the values that the backward pass reads: nothing unless `saves`."""
         ...
 
     def backward(self, call: Call, saved: S, cotangents: Sequence[Tensor]) -> list[Tensor | None]:
-        """The gradients of the differentiable inputs; None for a gradient that is added to a main gradient instead."""
+        """Returns the gradients of the differentiable inputs; None for a gradient that is added to a main gradient instead.
+        """
         ...
 
     def in_graph(self, call: Call, num_args: int) -> GraphCall:
-        """The operators that a call of `num_args` array arguments becomes in a compiled graph."""
+        """Returns the operators of a call of `num_args` array arguments in a compiled graph."""
         ...

@@ -28,13 +28,13 @@ MOST_BYTES = 256 << 20  # of all kept plans
 
 
 def kept_or_made(program: Program, steps: Sequence[Step]) -> Taskflow:
-    """The Taskflow that steps make of a Program: read from a file if one was kept."""
+    """Returns the Taskflow that steps make of a Program, read from a file if one was kept."""
     key = _key(program, steps)
     return (_load(key) if key else None) or _made(program, steps, key)
 
 
 def _key(program: Program, steps: Sequence[Step]) -> str | None:
-    """None, with a warning, where the plan cannot be kept."""
+    """Returns the key of a plan; None, with a warning, if the plan cannot be kept."""
     try:
         return plan_key(program, steps)
     except TypeError as error:
@@ -65,7 +65,7 @@ def _head(key: str, content: bytes) -> bytes:
 
 
 def _load(key: str) -> Taskflow | None:
-    """The plan kept under a key; None where there is none, and with a warning where the file is of something else."""
+    """Returns the plan under a key; None without a file, or with a warning for a file of something else."""
     try:
         path = _path(key)
         data = read_bytes(path)

@@ -27,7 +27,7 @@ from hpmoe.support.trees import PyTree
 
 
 def in_dtype(tensor: Tensor, name: str) -> Tensor:
-    """The tensor, converted where it is of another dtype."""
+    """Returns a tensor, converted if it has another dtype."""
     dtype = getattr(mindspore, "bool_" if name == "bool" else name)
     return tensor if tensor.dtype == dtype else tensor.astype(dtype)
 
@@ -39,7 +39,7 @@ class DeviceBackend(Backend[list[Tensor]]):
         self.plans = plans
 
     def lengths_of(self, num_tokens: PyTree) -> tuple[int, ...]:
-        """This rank's own number, as a tuple of one."""
+        """Returns the number of this rank's tokens, as a tuple of one."""
         return own_length(num_tokens)
 
     def check(self, call: Call) -> None:
@@ -70,12 +70,12 @@ class DeviceBackend(Backend[list[Tensor]]):
         return DeviceGraphCall(call, num_args, lambda program: self.kernel(program).state)
 
     def kernel(self, program: Program) -> Executable[DeviceKernel]:
-        """The kernel of a program, for any routing."""
+        """Returns the kernel of a program, for any routing."""
         return self.plans.plan(program, any_rows(program))
 
     def _launch(self, call: Call, program: Program, tensors: Sequence[Tensor],
                 into: Mapping[int, Tensor] | None = None) -> list[Tensor]:
-        """The outputs of a program, once the stream has come to them; those in `into` end up there."""
+        """Launches a program and returns its outputs, which the stream writes later; those in `into` are written there."""
         values, results = PartValues(program, [tensors]), {j: [x] for j, x in (into or {}).items()}
         for part in cut_at_routes(program):
             kernel = self.kernel(part.program)
@@ -86,7 +86,7 @@ class DeviceBackend(Backend[list[Tensor]]):
 
 
 def _main_grads(traced: Traced) -> dict[int, Tensor]:
-    """For each result of the backward that has one, its main gradient."""
+    """Returns the main gradient of each result of the backward that has one."""
     program = traced.program
     wanted = enumerate(traced.linearized.differentiable)
     return {j: program.main_grads[program.inputs[i]] for j, i in wanted if program.inputs[i] in program.main_grads}

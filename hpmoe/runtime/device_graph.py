@@ -83,5 +83,5 @@ class _Launch(WithGradient, ops.PrimitiveWithInfer):
 
 
 def _made(kernel: DeviceKernel) -> list[ShapeDtypeStruct]:
-    """The tensors that a kernel writes its outputs to."""
+    """Returns the tensors that a kernel writes its outputs to."""
     return [ShapeDtypeStruct(shape or (1,), dtype) for shape, dtype in kernel.made]

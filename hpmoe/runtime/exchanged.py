@@ -34,7 +34,7 @@ class Exchanged:
         self.counts: dict[RouteKey, np.ndarray] = {}
 
     def add(self, routes: Sequence[PlannedRoute], told: np.ndarray) -> None:
-        """Takes in what each rank has told, [ep, 1 + columns]: its number of tokens, then the counts of these routes."""
+        """Adds the columns that ranks have exchanged, [ep, 1 + columns]: numbers of tokens, then counts of these routes."""
         lengths, whole = told[:, 0], routes[0].aval.num_tokens
         padded = (lengths != ALL_TOKENS).any()
         self.lengths = tuple(np.where(lengths == ALL_TOKENS, whole, lengths).tolist()) if padded else None
@@ -42,33 +42,33 @@ class Exchanged:
         self.counts.update((route.key, told[:, a:b]) for route, a, b in zip(routes, ends, ends[1:], strict=False))
 
     def missing(self, program: Program) -> list[PlannedRoute]:
-        """Routes of a program of which nothing is known yet."""
+        """Returns the routes of a program whose counts are not known yet."""
         return [route for route in routes_by_ids(program) if route.key not in self.counts]
 
     def of_program(self, program: Program) -> list[np.ndarray]:
-        """The counts of each of its routes by ids, in order."""
+        """Returns the counts of each of a program's routes by ids, in order."""
         return [self.counts[route.key] for route in routes_of(program) if not route.aval.kind.is_of_tokens]
 
     def received(self, program: Program) -> Received:
-        """For each route of a program, the rows that each rank receives; None for a route to ranks."""
+        """Returns, for each route of a program, the rows that each rank receives; None for a route to ranks."""
         return [None if route.aval.kind.is_of_tokens else route.aval.kind.by_ids.received_of(
                     self.counts[route.key].sum(axis=0)) for route in routes_of(program)]
 
     def as_array(self, program: Program) -> np.ndarray:
-        """All that is known of a program's step, as `add` takes it."""
+        """Returns all that is known of a program's step, as `add` takes it."""
         routes = routes_by_ids(program)
         lengths = np.full(routes[0].aval.ep_size, ALL_TOKENS) if self.lengths is None else np.array(self.lengths)
         return np.column_stack([lengths, *(self.counts[route.key] for route in routes)]).astype(np.int32)
 
 
 def routes_by_ids(program: Program) -> list[PlannedRoute]:
-    """The routes of a program that ids decide, each once."""
+    """Returns the routes of a program that ids decide, each once."""
     by_ids = (route for route in routes_of(program) if not route.aval.kind.is_of_tokens)
     return list({route.key: route for route in by_ids}.values())
 
 
 def num_columns(route: PlannedRoute) -> int:
-    """Experts and copies of all ranks."""
+    """Returns the number of experts and replicas of all ranks."""
     return route.aval.ep_size * route.aval.num_local_experts
 
 
@@ -79,14 +79,14 @@ def exchanged_avals(routes: Iterable[PlannedRoute]) -> list[ShapeDtypeStruct]:
 
 
 def as_told(given: Arguments) -> bytes:
-    """The sizes of the arguments of this rank, as other ranks read them."""
+    """Returns the sizes of the arguments of this rank, as other ranks read them."""
     sizes: Sizes = [tuple(x.shape) if is_array else x if type(x) is int else None
                     for x, is_array in zip(given.leaves, given.is_array, strict=True)]
     return repr(sizes).encode()
 
 
 def agreed(function: Function, given: Arguments, told: Sequence[bytes], own: int, first: int) -> Arguments:
-    """The arguments that this rank computes with: its own, or for a rank without tokens arguments of the others' sizes.
+    """Returns the arguments that this rank computes with: its own, or for a rank without tokens those of others' sizes.
 
     `told` is `as_told` of each rank, `own` the index of this rank in it, `first` the number of the first rank.
     """

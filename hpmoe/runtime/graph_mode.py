@@ -37,7 +37,7 @@ class Graphed:
         return type(self).__call__.__code__
 
     def _let_graphs_call(self) -> None:
-        """A graph finds `__call__` on the instance; Python, which looks on the class, keeps finding the one there."""
+        """Sets `__call__` on the instance, where a graph looks for it; Python keeps finding the one of the class."""
         self.__dict__["__call__"] = self._call_in_graph
 
     def __getstate__(self):
@@ -83,7 +83,7 @@ def _told_apart(x):
 
 
 def _arranged(structure, outputs):
-    """The operator's outputs in the structure that the function returns them in."""
+    """Returns the operator's outputs in the structure that the function returns."""
     if structure is None:
         return None
     if isinstance(structure, int):
@@ -96,7 +96,7 @@ def _arranged(structure, outputs):
 
 @constexpr(reuse_result=False)
 def _operator(layer, known):
-    """The operator of a call in a graph, the tensors it takes, where its outputs go, whether it has a single one."""
+    """Returns a call's operator in a graph, its tensors, the places of its outputs, and True if it has a single output."""
     runner = layer._runner
     check_argument(known, "hpmoe", "an argument in a graph", "of unknown type", UNKNOWN)
     avals = []
@@ -126,7 +126,7 @@ def _operator(layer, known):
 
 
 def _in_tuples(structure, name):
-    """The structure with tuples for lists, which a graph would build at run time, not knowing what is in them."""
+    """Returns the structure with tuples for lists, which a graph would build at run time."""
     if isinstance(structure, (tuple, list)):
         return tuple(_in_tuples(item, name) for item in structure)
     check_argument(structure is None or isinstance(structure, int), name, "its output in a graph",

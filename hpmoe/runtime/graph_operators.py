@@ -30,7 +30,7 @@ class GraphCall(abc.ABC):
     Attributes:
         call: the call, traced for the shapes of the graph.
         num_args: array arguments; the program's inputs after them are captures, constants of the graph.
-        saves: whether the forward saves what the backward reads, as it does once a gradient is taken.
+        saves: True once a gradient is taken, so that the forward saves the values that the backward reads.
         forget_graph: makes MindSpore compile the graph again: a failed one stays failed.
     """
 
@@ -43,7 +43,7 @@ class GraphCall(abc.ABC):
         return self.call.traced.linearized.forward if self.saves else self.program
 
     def forward_operator(self) -> ops.Primitive:
-        """Forward operator; the compiler requests its gradient and then infers shapes again."""
+        """Makes the forward operator; the compiler requests its gradient and then infers shapes again."""
         return self.operator("forward", self.num_args, self.output_avals, lambda: _gradient_rule(self))
 
     def backward_operator(self, num_inputs: int) -> Function:
@@ -54,11 +54,11 @@ class GraphCall(abc.ABC):
 
     @abc.abstractmethod
     def output_avals(self) -> list[ShapeDtypeStruct]:
-        """Avals of the forward operator's results: the outputs, and saved values."""
+        """Returns the avals of the forward operator's results: the outputs, and saved values."""
 
     @abc.abstractmethod
     def gradient_avals(self) -> list[ShapeDtypeStruct]:
-        """Avals of the backward operator's results: a gradient of each differentiable argument."""
+        """Returns the avals of the backward operator's results: a gradient of each differentiable argument."""
 
     @abc.abstractmethod
     def operator(self, direction: str, num_inputs: int, avals: Callable[[], list[ShapeDtypeStruct]],
@@ -80,7 +80,7 @@ def inferred(avals: Sequence[ShapeDtypeStruct]) -> dict[str, object]:
 
 
 def picked(values, positions):
-    """The values at those positions, a tuple; the compiler parses it."""
+    """Returns the values at some positions, a tuple; the compiler parses it."""
     result = ()
     for i in positions:
         result = result + (values[i],)
@@ -88,7 +88,8 @@ def picked(values, positions):
 
 
 def _gradient_rule(site: GraphCall) -> Function:
-    """The function that the compiler parses as the gradient of the forward operator, which saves values from now on."""
+    """Returns the function that the compiler parses as the gradient of the forward operator, which saves values from now on.
+    """
     check_argument(not site.program.main_grads, site.program.name, "a gradient in a graph", "added to a main gradient",
                    "one that the graph returns, which may drop what is done in place")
     site.saves = True

@@ -41,8 +41,7 @@ class Traced:
         return frozenset(i for route in routes_of(self.program) for i in (route.ids, route.weights))
 
     def arrays_of(self, tensors: Iterable[Tensor]) -> list[np.ndarray]:
-        """The inputs as arrays. Those that say where rows go are copies, as several steps of a call read them, up to its
-        backward, and must read the same."""
+        """Returns the inputs as arrays, with copies of those that decide where rows go, which the backward reads again."""
         return [a.copy() if i in self.deciding else a for i, a in enumerate(to_arrays(tensors))]
 
     @functools.cached_property
@@ -73,7 +72,7 @@ class Traced:
 
 @dataclasses.dataclass(slots=True)
 class Call:
-    """One call of a staged function, made after its arguments passed all checks; the runner computes it and its gradient."""
+    """One call of a staged function, whose arguments passed all checks; a Backend runs its forward and backward pass."""
 
     traced: Traced
     lengths: tuple[int, ...] | None = None  # real tokens of each rank; on a device of this rank alone; all if None
@@ -84,6 +83,6 @@ class Call:
     counted: Counted | None = None  # received rows that the forward pass counted; None if each launch counts
 
     def second_derivative(self) -> ProgramError:
-        """The error of a gradient of the gradient."""
+        """Returns the error of a gradient of the gradient."""
         return ProgramError(f"{self.traced.program.name}: a gradient is taken of its gradient; backward kernels are "
                             "not differentiable, take second derivatives of the plain function")

@@ -24,7 +24,7 @@ SOURCES = (".py", ".so", ".json")
 
 
 def plan_key(program: Program, steps: Sequence[Step]) -> str:
-    """The key of what `steps` make of a Program.
+    """Returns the key of the plan that `steps` make of a Program.
 
     Beside the program, the steps and their options, a plan is decided by hpmoe, its version and its files, and by the
     number of this computer's cores, for which queues are where no machine is told.
@@ -40,7 +40,7 @@ def plan_key(program: Program, steps: Sequence[Step]) -> str:
 
 @functools.cache
 def _files() -> str:
-    """A digest of the package's files by name, size and time: a checkout changes without its version."""
+    """Returns a digest of the package's files by name, size and time: a checkout changes without its version."""
     digest = hashlib.sha256()
     for package in PACKAGES:
         for folder in sys.modules[package].__path__:
@@ -59,7 +59,7 @@ def _below(folder: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def _code(function: PyTree) -> str:
-    """The name of a function of hpmoe's own; TypeError of another one, and of one made inside a function."""
+    """Returns the name of a function of hpmoe; raises TypeError for another function, or one made inside a function."""
     name = getattr(function, "__qualname__", type(function).__name__)
     if "<" in name or not _is_own(function):
         raise TypeError(f"{name} is not of hpmoe")
@@ -106,7 +106,7 @@ class _Numbered(Written):
         return [self(var), self(var.aval)]
 
     def marked(self, variables: Iterable[Var] | None) -> Json:
-        """The numbers of those variables that the program has."""
+        """Returns the numbers of those variables that the program has."""
         return None if variables is None else sorted(self._vars[v] for v in variables if v in self._vars)
 
     def counted(self, counts: Mapping[Var, int] | None) -> Json:
@@ -114,7 +114,7 @@ class _Numbered(Written):
 
 
 def _program(program: Program) -> Json:
-    """All of a Program that has an effect on what is made of it; not which lines it came from."""
+    """Returns all of a Program that affects its plan, not the lines that it came from."""
     written = _Numbered()
     defined = [[written.defined(v) for v in program.inputs],
                [_equation(written, eqn) for eqn in program.equations]]
@@ -130,7 +130,7 @@ def _equation(written: _Numbered, eqn: Equation) -> Json:
 
 
 def _primitive(primitive: Operator) -> str:
-    """The name of a primitive whose tiles are hpmoe's own; its shapes and gradients are in the program."""
+    """Returns the name of a primitive with hpmoe's own tile rule; its shapes and gradients are in the program."""
     rule = primitive.rules.get("tile")
     if rule is not None and not _is_own(rule):
         raise TypeError(f"the tile rule of {primitive.name} is not of hpmoe")

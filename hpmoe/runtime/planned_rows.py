@@ -50,7 +50,7 @@ class PlannedRows(NamedTuple):
 
 
 def rows_of_any(aval: RouteAval) -> PlannedRows:
-    """For any routing, of which nothing is known."""
+    """Returns PlannedRows for any routing, of which nothing is known."""
     return PlannedRows(aval.max_rows, aval.expected_rows)
 
 
@@ -92,7 +92,7 @@ class PlannedRoute(NamedTuple):
 
 @remembered
 def routes_of(program: Program) -> tuple[PlannedRoute, ...]:
-    """The routes of a program, in order."""
+    """Returns the routes of a program, in order."""
     position: dict[Var | None, int] = {v: i for i, v in enumerate(program.inputs)}
     views = views_of_inputs(program)
     routes = []
@@ -128,7 +128,7 @@ def received_by_ids(program: Program, inputs: Sequence[Sequence[np.ndarray]], le
 
 def checked_ids(route: PlannedRoute, inputs: Sequence[np.ndarray], num_tokens: int | None, rank: int,
                 makers: Mapping[Var, Equation]) -> np.ndarray:
-    """The ids of a rank's tokens. Checks them, and the weights if they decide what is dropped."""
+    """Returns the ids of a rank's tokens; checks the ids, and the weights if they decide which entries are dropped."""
     kind = route.aval.kind
     ids = inputs[known(route.ids)].reshape(-1, kind.num_choices)[:num_tokens]
     check_topk_ids(ids, kind.num_model_experts, "hpmoe.dispatch" + (f" on rank {rank}" if kind.ep_size > 1 else ""),
@@ -146,7 +146,7 @@ def _origin(maker: Equation | None, source: str) -> str:
 
 
 def planned_rows(program: Program, received: Received) -> dict[RouteKey, PlannedRows]:
-    """The rows that each route of a program is planned for; any number of rows, if the received rows are not known."""
+    """Returns the planned rows of each route of a program; for any number of rows if the received rows are not known."""
     planned = {}
     for route, rows in zip(routes_of(program), received, strict=True):
         if rows is not None:
@@ -156,12 +156,12 @@ def planned_rows(program: Program, received: Received) -> dict[RouteKey, Planned
 
 
 def any_rows(program: Program) -> dict[RouteKey, PlannedRows]:
-    """The planned rows of each route, for any routing."""
+    """Returns the planned rows of each route, for any routing."""
     return {route.key: rows_of_any(route.aval) for route in routes_of(program)}
 
 
 def with_planned_rows(program: Program, rows: Sequence[PlannedRows]) -> Program:
-    """The program planned for `rows[i]` through its i-th route."""
+    """Returns the program planned for `rows[i]` received rows of its i-th route."""
     left = iter(rows)
 
     def planned(eqn: Equation) -> Equation:
@@ -173,7 +173,7 @@ def with_planned_rows(program: Program, rows: Sequence[PlannedRows]) -> Program:
 
 
 def rows_between(aval: RouteAval, imbalance: float) -> list[PlannedRows]:
-    """The rows that calls are planned for in which the fullest rank receives the mean to `imbalance` times the mean.
+    """Returns the planned rows of calls in which the fullest rank receives from the mean up to `imbalance` times the mean.
 
     Example:
         >>> from hpmoe.ir.avals import Rows

@@ -56,7 +56,7 @@ class Plans:
         return CacheInfo(self._hits, self._misses, len(self._plans), self._plans.num_bytes, self._plans.most_bytes)
 
     def trace(self, given: Arguments) -> Traced:
-        """Returns the Program for these shapes and values of other arguments; the cache serves later calls."""
+        """Returns the Program for the shapes of arrays and the values of other arguments; it is cached."""
         # 1, 1.0 and True are equal and may trace differently; a closed-over scalar is no constant under a gradient.
         key = (given.tree, takes_gradient(), *[(x.shape, _lowercase(x.dtype)) if is_array else (type(x), x)
                                                for x, is_array in zip(given.leaves, given.is_array, strict=True)])
@@ -107,13 +107,13 @@ class Plans:
                            f"of shape {getattr(main, 'shape', None)}", f"of shape {shape}, as the argument")
 
     def plan_all(self, program: Program, buckets: Mapping[RouteKey, PlannedRows]) -> AnyIR:
-        """Returns the last step's IR for a Program; Stages if computed ids cut the program."""
+        """Returns the IR that the last step makes of a Program; Stages if computed ids cut the program."""
         parts = cut_at_routes(program)
         irs = tuple(self.plan(part.program, buckets) for part in parts)
         return irs[0] if len(parts) == 1 else Stages(program, irs)
 
     def plan(self, program: Program, buckets: Mapping[RouteKey, PlannedRows]) -> AnyIR:
-        """Returns the last step's IR for a Program and the planned rows of its routes; the cache serves later calls."""
+        """Returns the IR that the last step makes of a Program for the planned rows of its routes; it is cached."""
         rows = tuple(buckets[route.key] for route in routes_of(program))
         key = (id(program), rows)
         with self._planning:

@@ -40,7 +40,7 @@ class ProcessBackend(ArrayBackend):
     Attributes:
         link: to the ranks that share experts; None if there are no others.
         first: the number of the first of these ranks.
-        name: of the function that is called.
+        name: name of the called function.
     """
 
     def __init__(self, plans: Plans, world: World):
@@ -49,11 +49,11 @@ class ProcessBackend(ArrayBackend):
         self.name = getattr(plans.staged.function, "__name__", "a function")
 
     def lengths_of(self, num_tokens: PyTree) -> tuple[int, ...]:
-        """This rank's own number, as a tuple of one."""
+        """Returns the number of this rank's tokens, as a tuple of one."""
         return own_length(num_tokens)
 
     def calling(self) -> contextlib.AbstractContextManager[None]:
-        """See Backend. Waits for compiled graphs, which run on when their call has returned, so that all ranks agree."""
+        """See Backend; it waits for compiled graphs, which run on when their call has returned, so that all ranks agree."""
         wait_for_calls()
         return self.in_step()
 
@@ -61,7 +61,7 @@ class ProcessBackend(ArrayBackend):
         return contextlib.nullcontext() if self.link is None else self.link.calling(f"a call of {self.name}")
 
     def agreed(self, call: Call) -> Call:
-        """The call; for a rank without tokens the call of the other ranks' shapes, as with num_tokens=0."""
+        """Returns the call; for a rank without tokens the call of the other ranks' shapes, as with num_tokens=0."""
         if self.link is None or call.given is None:
             return call
         own = as_told(call.given)
@@ -137,7 +137,7 @@ class ProcessBackend(ArrayBackend):
             exchanged.add(missing, link.exchange(what, np.concatenate(counts), key))
 
     def _gathered(self, link: Link, part: Part, inputs: Arrays) -> Arrays:
-        """The arrays of all ranks."""
+        """Returns the arrays of all ranks."""
         what, key = _described(part.program)
         return [from_bytes(data) for data in link.meet(what, to_bytes(inputs[0]), key)]
 
@@ -148,14 +148,14 @@ def _of_all(atoms: Sequence[Atom], tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _of_own(call: Call, outputs: list[Tensor]) -> list[Tensor]:
-    """Outputs of the shapes of this rank: no rows where it has no tokens."""
+    """Returns outputs in the shapes of this rank: no rows if it has no tokens."""
     if call.own is None:
         return outputs
     return [known(_like(atom.aval, x)) for atom, x in zip(call.own.program.outputs, outputs, strict=True)]
 
 
 def _like(aval: ShapeDtypeStruct | RouteAval, x: Tensor | None) -> Tensor | None:
-    """A tensor, or zeros where a rank without tokens has another shape of it."""
+    """Returns a tensor, or zeros if a rank without tokens has another shape of it."""
     if x is None or tuple(x.shape) == aval.shape or not all(isinstance(d, int) for d in aval.shape):
         return x
     return Tensor.from_numpy(np.zeros(fixed(aval.shape), numpy_dtype(aval.dtype)))
@@ -163,6 +163,6 @@ def _like(aval: ShapeDtypeStruct | RouteAval, x: Tensor | None) -> Tensor | None
 
 @remembered
 def _described(program: Program) -> tuple[str, bytes]:
-    """A program in words, and as bytes that are those of no other."""
+    """Returns a program in words, and as bytes that no other program has."""
     shapes = ", ".join(f"{name}:{v.aval}" for name, v in zip(program.input_names, program.inputs, strict=True))
     return f"{program.name}({shapes})", str(program).encode()

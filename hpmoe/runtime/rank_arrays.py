@@ -22,7 +22,7 @@ def is_tensor_like(array: np.ndarray) -> bool:
 
 
 def to_array(tensor: Tensor) -> np.ndarray:
-    """The tensor's values, sharing its memory: as `asnumpy` gives them, in a third of the time where nothing is copied."""
+    """Returns a tensor's values as `asnumpy` does, sharing its memory; without a copy it takes a third of the time."""
     dtype = _DTYPES.get(tensor.dtype)
     if dtype is None or tensor.has_init or not tensor.is_contiguous():
         return tensor.asnumpy()
@@ -38,12 +38,12 @@ def to_arrays(tensors: Iterable[Tensor]) -> list[np.ndarray]:
 
 
 def summed(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """The ranks' gradients of a capture, summed in float32 in rank order and rounded once."""
+    """Returns the sum of the ranks' gradients of a capture, in float32 and in rank order, rounded once."""
     return rounded(np.asarray(sum(map(widen, parts))), dtype_name(parts[0].dtype))
 
 
 def stacked(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """The ranks' arrays as one; without a copy where they lie one after the other in one piece of memory."""
+    """Returns the ranks' arrays as one array; without a copy if they follow each other in one piece of memory."""
     first = parts[0]
     if len(parts) == 1:
         return first[None]

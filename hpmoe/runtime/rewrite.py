@@ -66,8 +66,8 @@ class Rewrite:
             return ir
         if self.is_differentiated and isinstance(ir, Program) and ir.direction == "backward":
             raise TransformError(f"{self.__name__}: {ir.name} is a backward Program; it must be a traced Program, whose "
-                                 f"gradient is taken afterwards. Apply {self.__name__} to the function; a transform of "
-                                 "both passes is made by hpmoe.transform(passes=\"both\")")
+                                 f"gradient is taken afterwards. Apply {self.__name__} to the function. To rewrite "
+                                 "both passes, make a transform by hpmoe.transform(passes=\"both\")")
         out = self._rewritten(ir, options)
         if getattr(out, "level", None) is None:
             raise TransformError(f"{self.__name__}: the rewrite returned {kind_of(out)}; it must return a Program, "
@@ -93,7 +93,7 @@ class Rewrite:
             raise type(error)(f"{self.__name__}: {error}") from error.__cause__
 
     def _check_avals(self, out: Program | Taskflow, ir: Program | Taskflow) -> None:
-        """TransformError unless all outputs are of the shapes and dtypes that they were of, and a Program has its inputs."""
+        """Raises TransformError unless all outputs keep their shapes and dtypes, and a Program its inputs."""
         if isinstance(out, Program) and isinstance(ir, Program) and out.inputs != ir.inputs:
             raise TransformError(f"{self.__name__}: the rewrite returned other inputs; it must return a Program of the "
                                  f"inputs of {ir.name}: {', '.join(ir.input_names)}")
@@ -106,7 +106,7 @@ class Rewrite:
                                      + ("" if index is None else f"\n{program_window(cast('Program', out), index)}"))
 
     def check_level(self, level: str, what: object) -> None:
-        """TransformError unless `what`, which is of a level, is of the one that the rewrite requires."""
+        """Raises TransformError unless `level`, the level of `what`, is the one that the rewrite requires."""
         if self.requires is None or self.requires == level:
             return
         missing = {"tiles": "tile_partition", "queues": "assign_queues"}.get(self.requires)
@@ -120,14 +120,14 @@ class Rewrite:
                              f"{advice}\n  the order is {order}")
 
     def label(self, options: Mapping[str, object]) -> str:
-        """The rewrite as printed: its name and the options it runs with, those that are None or False left out."""
+        """Returns the rewrite as printed: its name and options, without those that are None or False."""
         bound = inspect.signature(self.rewrite).bind(None, **options)
         bound.apply_defaults()
         given = shown_options({name: value for name, value in list(bound.arguments.items())[1:] if value is not False})
         return f"{self.__name__}({given})" if given else self.__name__
 
     def __reduce__(self) -> str:
-        """By its name: it stands where its function is defined."""
+        """Pickles a rewrite by the qualified name that it has in its module."""
         return vars(self)["__qualname__"]
 
     def __repr__(self) -> str:
@@ -135,29 +135,29 @@ class Rewrite:
 
 
 def _num_outputs(ir: Program | Taskflow, beside: AnyIR) -> int:
-    """The outputs of IR that stay from it to what is made of it: all, but a Program may get others than results."""
+    """Returns the number of outputs that a rewrite must keep: all, or only the results if both are Programs."""
     return ir.num_results if isinstance(ir, Program) and isinstance(beside, Program) else len(ir.outputs)
 
 
 def _avals(ir: Program | Taskflow) -> list[ShapeDtypeStruct]:
-    """The shape and dtype of each output."""
+    """Returns the shape and dtype of each output."""
     if isinstance(ir, Program):
         return [ShapeDtypeStruct(a.aval.shape, a.aval.dtype) for a in ir.outputs]
     return [ShapeDtypeStruct(ir.buffers[b].shape, ir.buffers[b].dtype) for b in ir.outputs]
 
 
 def name_of(f: Function) -> str:
-    """A plain function as messages show it: by its name and without an address."""
+    """Returns a plain function as messages show it: by its name, without an address."""
     return getattr(f, "__name__", type(f).__name__)
 
 
 def shown_options(options: Mapping[str, object]) -> str:
-    """Options as printed, those that are None left out."""
+    """Returns options as printed, without those that are None."""
     return ", ".join(f"{name}={shown(value)}" for name, value in options.items() if value is not None)
 
 
 def shown(option: object) -> str:
-    """An option as printed: named things by their name, a dict by its keys, the beginning of what is long, such as ids."""
+    """Returns an option as printed: named values by their name, a dict by its keys, a long value by its beginning."""
     if isinstance(option, Mapping):
         return ", ".join(map(str, option))
     return getattr(option, "__name__", None) or getattr(option, "name", None) or textwrap.shorten(

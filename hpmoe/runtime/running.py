@@ -61,7 +61,7 @@ class Runner:
 
     def call(self, args: Sequence[PyTree], kwargs: Mapping[str, PyTree], num_tokens: Sequence[int] | None = None,
              seed: int | None = None) -> PyTree:
-        """The results of the function, by the kernel or interpreter of its stage; by the interpreter if there is a seed."""
+        """Returns the function's results, by the kernel or interpreter of its stage; with a seed by the interpreter."""
         if records_calls():
             end_recording()
             raise ProgramError(f"{tracing.function_name(self.plans.staged.function)}: ms.jit(capture_mode=\"trace\") does "
@@ -83,7 +83,8 @@ class Runner:
 
     def prepare(self, args: Sequence[PyTree], kwargs: Mapping[str, PyTree], num_tokens: Sequence[int] | None = None,
                 seed: int | None = None) -> tuple[Call, list[Tensor | ShapeDtypeStruct]]:
-        """The call of these arguments, checked and traced, and the arrays (tensors or Avals) among them."""
+        """Returns the call of these arguments, checked and traced, and the arrays (tensors or ShapeDtypeStructs) among them.
+        """
         given = self.plans.parameters.flatten(args, kwargs)
         lengths = None if num_tokens is None else self.backend.lengths_of(num_tokens)
         traced = self.plans.trace(given)
@@ -94,7 +95,7 @@ class Runner:
         return call, given.arrays
 
     def lower(self, args: Sequence[PyTree], kwargs: Mapping[str, PyTree], direction: str) -> AnyIR:
-        """The result of the last step of the chain, for the routing if `args` has all ids, and for any routing otherwise."""
+        """Returns the IR of the chain's last step, for the routing if `args` has all ids, and otherwise for any routing."""
         check_argument(is_name(direction, DIRECTIONS), "lower", "direction", repr(direction),
                        "\"forward\" or \"backward\"")
         traced, _, planned = self.planned(args, kwargs)
@@ -102,13 +103,13 @@ class Runner:
 
     def planned(self, args: Sequence[PyTree],
                 kwargs: Mapping[str, PyTree]) -> tuple[Traced, Arrays | None, dict[RouteKey, PlannedRows]]:
-        """The trace for `args`, the arrays of each rank if all are given, and the planned rows of each route."""
+        """Returns the trace for `args`, the arrays of each rank if all are given, and the planned rows of each route."""
         given = self.plans.parameters.flatten(args, kwargs)
         traced = self.plans.trace(given)
         return traced, *self.backend.planned(traced, given.arrays)
 
     def memory(self, args: Sequence[PyTree], kwargs: Mapping[str, PyTree]) -> MemoryReport:
-        """The bytes that the plans for arguments like `args` take; see StagedFunction.memory."""
+        """Returns the bytes that the plans for arguments like `args` take; see StagedFunction.memory."""
         traced, arrays, planned = self.planned(args, kwargs)
         lin = traced.linearized
         if len(cut_at_routes(traced.program)) > 1:  # values that the function computes decide the rows
@@ -143,7 +144,7 @@ class Runner:
 
     def _likely(self, traced: Traced, is_given: bool, rows: Mapping[RouteKey, PlannedRows],
                 imbalance: float) -> Iterator[dict[RouteKey, PlannedRows]]:
-        """The planned rows of all routes: of the given ids, and for other ids from balanced to imbalanced ones."""
+        """Yields the planned rows of all routes: for given ids, and for other ids from balanced to imbalanced ones."""
         choices = {route.key: [rows[route.key]] if is_given and route.ids is not None or self.plans.staged.is_on_device
                    else rows_between(route.aval, imbalance) for route in routes_of(traced.program)}
         for i in range(max(map(len, choices.values()), default=1)):
@@ -180,7 +181,7 @@ def _flow_of(ir: AnyIR) -> Taskflow:
 
 
 def _checked_tensors(program: Program, arrays: Sequence[Tensor | ShapeDtypeStruct]) -> list[Tensor]:
-    """The values of the program's inputs: arguments, then captures."""
+    """Returns the values of the program's inputs: arguments, then captures."""
     for name, x in zip(program.input_names, arrays, strict=False):
         if isinstance(x, ShapeDtypeStruct):  # the text of a tensor would be of its values
             check_argument(False, program.name, name, f"{x!r}, an hpmoe.ShapeDtypeStruct",

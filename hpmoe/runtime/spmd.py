@@ -53,7 +53,7 @@ class Spmd(Graphed):
         return self._runner.lower(args, kwargs, direction)
 
     def memory(self, *args: PyTree, **kwargs: PyTree) -> MemoryReport:
-        """The bytes that the plans take on all ranks, forward and backward. See StagedFunction.memory."""
+        """Returns the bytes that the plans take on all ranks, forward and backward; see StagedFunction.memory."""
         return self._runner.memory(args, kwargs)
 
     def warm_up(self, *args: PyTree, imbalance: float = IMBALANCE, **kwargs: PyTree) -> None:

@@ -118,7 +118,7 @@ def attribute_error(f: Function, name: str) -> AttributeError:
 
 
 def signature_of(f: Function) -> inspect.Signature:
-    """The parameters of a plain function; TransformError where Python knows none, as of np.add."""
+    """Returns the parameters of a plain function; raises TransformError if Python knows none, as of np.add."""
     try:
         return inspect.signature(f)
     except (TypeError, ValueError) as error:

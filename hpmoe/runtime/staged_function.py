@@ -25,7 +25,7 @@ class StagedFunction(Graphed):
     Attributes:
         function: the callable it wraps, plain or staged.
         staged: the plain function under all stages, and their rewrites.
-        level: what `lower` returns: "program", "tiles", "queues" or "kernel".
+        level: level of the IR that `lower` returns: "program", "tiles", "queues" or "kernel".
     """
 
     def __init__(self, function: Function, staged: Staged):
@@ -41,8 +41,7 @@ class StagedFunction(Graphed):
         return self._runner.call(args, kwargs)
 
     def _check_calls_alone(self) -> None:
-        """TransformError if tracing the plain function, in a function that calls this one, would leave transforms out on
-        which values depend."""
+        """Raises TransformError if tracing this function inside another one would skip transforms on which values depend."""
         if self.staged.differentiated:
             name = self.staged.differentiated[0].rewrite.__name__
             raise TransformError(f"{name}: a traced function calls {self!r}, and the trace would skip {name}; apply "
@@ -61,7 +60,7 @@ class StagedFunction(Graphed):
         return Runner(self.staged, Mesh(1), batched=False)
 
     def lower(self, *args: PyTree, mesh: Mesh | None = None, direction: str = "forward", **kwargs: PyTree) -> AnyIR:
-        """The IR of this stage for arguments like `args`.
+        """Returns the IR of this stage for arguments like `args`.
 
         Args:
             args, kwargs: as for a call; an array may also be an `hpmoe.ShapeDtypeStruct`.
@@ -76,7 +75,7 @@ class StagedFunction(Graphed):
         return self._runner_on("lower", mesh).lower(args, kwargs, direction)
 
     def memory(self, *args: PyTree, mesh: Mesh | None = None, **kwargs: PyTree) -> MemoryReport:
-        """The bytes that the plans for arguments like `args` take, forward and backward.
+        """Returns the bytes that the plans for arguments like `args` take, forward and backward.
 
         Exact for the routing where all arrays are given, as for `lower`, and otherwise for as many rows as can be received.
         """
@@ -112,7 +111,7 @@ class StagedFunction(Graphed):
         return self.staged.apply(program)
 
     def cache_info(self) -> CacheInfo:
-        """Hits, misses, number, bytes and most bytes of the plans that are kept."""
+        """Returns hits, misses, number, bytes and most bytes of the plans that are kept."""
         return self._runner.plans.cache_info()
 
     def __getattr__(self, name: str) -> NoReturn:

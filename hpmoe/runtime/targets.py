@@ -31,8 +31,8 @@ class Target(ABC, Generic[State]):
 
     Attributes:
         name: the name that fuse_persistent(target=) takes.
-        bodies: what the kernel has code for; `compile` refuses everything else by name.
-        on_device: whether each rank is a process whose tensors stay on its device. Otherwise inputs and outputs are arrays.
+        bodies: operations that the kernel has code for; `compile` refuses others by name.
+        on_device: True if each rank is a process whose tensors stay on its device. Otherwise inputs and outputs are arrays.
     """
 
     name: str
@@ -91,12 +91,12 @@ class Executable(NotebookText, Generic[State]):
     """The persistent kernel of one direction of a function.
 
     Attributes:
-        target: what launches it.
+        target: Target that launches it.
         flows: the taskflows of its plans; a launch takes one of them.
         timeout: seconds without any task ending, on any rank, after which a launch fails.
         image: uint8, the packed taskflows, read-only, so that what was checked once holds; empty if the target needs none.
         provenance: transforms applied, as printed.
-        state: what its launches share, made by the target.
+        state: state that its launches share, made by the target.
     """
 
     target: Target[State]
@@ -171,8 +171,8 @@ class Executable(NotebookText, Generic[State]):
         """Launches this process's rank, while the other processes launch theirs.
 
         Args:
-            link: to the other ranks.
-            inputs: of this rank, one array for each program input.
+            link: Link to the other ranks.
+            inputs: this rank's array for each program input.
             counts: for each route by ids, int [ep, ep * num_local_experts], the rows of each rank for each expert.
             num_tokens: real tokens of each rank; all by default.
             into: for some outputs, by position, the array to write them to.
@@ -186,7 +186,7 @@ class Executable(NotebookText, Generic[State]):
         return self.target.run_rank(self, link, inputs, counts, num_tokens, into or {})
 
     def __reduce__(self) -> tuple[object, ...]:
-        """A copy is compiled again, with a state of its own."""
+        """Pickles what a copy is compiled from; the copy has a state of its own."""
         return _compiled, (self.target, self.flows, self.timeout, self.provenance)
 
     def __str__(self) -> str:

@@ -38,7 +38,7 @@ class Transform(Rewrite):
     @overload
     def __call__(self, **options: object) -> Curried: ...
     def __call__(self, *args: PyTree, **options: PyTree) -> StagedFunction | Curried:
-        """Stages a function, called as `__signature__` says; with options alone it is the transform that has them."""
+        """Stages a function, called as `__signature__` says; without one, returns the transform with the options."""
         name = self.__name__
         if not args and "f" not in options:
             _, options = self._bind(None, **options)
@@ -59,7 +59,7 @@ class Transform(Rewrite):
         return StagedFunction(f, staged.then(Step(self, options, target, keeps_plans)))
 
     def _bind(self, *args: PyTree, **options: object) -> tuple[tuple[PyTree, ...], dict[str, PyTree]]:
-        """The function and the options; TypeError where it does not take them."""
+        """Returns (the function, the options) of a call; raises TypeError for unknown or positional options."""
         try:
             bound = self.__signature__.bind_partial(*args, **options)
         except TypeError as error:
@@ -75,12 +75,12 @@ class Transform(Rewrite):
             self.check(**options)
 
     def _missing(self, options: Mapping[str, object]) -> list[str]:
-        """The options that must be given and are not."""
+        """Returns the names of options that are required and not given."""
         parameters = list(self.__signature__.parameters.values())[1:]
         return [p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD and p.name not in options]
 
     def _check_place(self, staged: Staged, options: Mapping[str, object]) -> None:
-        """TransformError unless it may be the next transform of a function."""
+        """Raises TransformError unless this transform may be the next one of a staged function."""
         name = self.__name__
         if self.once and name in [s.rewrite.__name__ for s in staged.steps]:
             raise TransformError(f"{name} is already in {staged}; apply it once")
@@ -115,7 +115,7 @@ class Curried:
         return self.transform(*args, **{**self.options, **options})
 
     def apply_to(self, ir: AnyIR, **options: object) -> AnyIR:
-        """The checked rewrite of IR with these options; see Rewrite."""
+        """Returns the checked rewrite of IR with these options; see Rewrite."""
         return self.transform.apply_to(ir, **{**self.options, **options})
 
     def __repr__(self) -> str:
@@ -145,7 +145,7 @@ class Chain(Generic[Out]):
 
 
 def shown_transform(t: Function) -> str:
-    """A transform as messages show it: with its options, and another function by its name."""
+    """Returns a transform as messages show it: with its options, or a plain function by its name."""
     return repr(t) if isinstance(t, (Transform, Curried, Chain)) or not callable(t) else name_of(t)
 
 

@@ -24,8 +24,8 @@ class ExpectedSlots:
 
     Attributes:
         per_expert: slots of an expert, the last of which has any number of rows: half of them in the mean.
-        expert, place: of each slot, its expert and its number among those of the expert, [num_slots].
-        is_expected: whether each slot is expected to have rows, [num_slots]; others are of experts past the last.
+        expert, place: expert of each slot, and its index among the slots of the expert, [num_slots].
+        is_expected: True for each slot that is expected to have rows, [num_slots]; others are of experts past the last.
     """
 
     def __init__(self, flow: tf.Taskflow, route: int):
@@ -40,7 +40,7 @@ class ExpectedSlots:
         self.is_expected = self.expert < self.num_experts
 
     def shares(self) -> np.ndarray:
-        """Fraction of each slot's rows sent by the rank `offset` places after its own, [num_slots, ep_size]."""
+        """Returns the fraction of each slot's rows from the rank `offset` places after its own, [num_slots, ep_size]."""
         first = self.place[:, None] / self.per_expert * self.ep_size
         last = first + self.ep_size / self.per_expert
         ahead = np.arange(self.ep_size)
@@ -93,8 +93,7 @@ def expected_rows(flow: tf.Taskflow) -> tuple[np.ndarray, ...]:
 
 @suggests_keywords
 def expected_shares(flow: tf.Taskflow) -> tuple[np.ndarray, ...]:
-    """Whose rows each slot is expected to hold, as the scheduler plans: an array of each route, float64 [num_slots,
-    ep_size].
+    """Returns the ranks whose rows each slot is expected to hold: for each route, shares float64 [num_slots, ep_size].
 
     Column k is the share of a slot's rows that come from the rank k places after the slot's own, modulo ep_size, so column 0
     is of the rank itself. A row of the array adds up to 1, or to 0 where no expert is likely to need the slot. Every rank
@@ -119,7 +118,7 @@ def expected_shares(flow: tf.Taskflow) -> tuple[np.ndarray, ...]:
 
 
 def _normal(slots: ExpectedSlots) -> np.ndarray:
-    """Shares that add up to 1 where a slot is likely to have rows, and are 0 elsewhere."""
+    """Returns shares that add up to 1 for slots that are expected to have rows, and are 0 for others."""
     shares = np.where(slots.rows_of_slots[:, None] > 0, slots.shares(), 0.0)
     return shares / np.where(shares.any(axis=1), shares.sum(axis=1), 1.0)[:, None]
 
@@ -129,7 +128,7 @@ def _check_flow(who: str, flow: object) -> None:
 
 
 def expected_costs(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
-    """Expected microseconds of each task, [num_tasks]; of a put those of the rows for its peer while all workers send.
+    """Returns expected microseconds of each task, [num_tasks]; a put counts the rows for its peer while all workers send.
 
     Slots that are left over are passed by. In a plan that is mostly empty, further slots may have rows: they take as long as
     other slots, and their rows arrive at any time.
@@ -152,7 +151,7 @@ def expected_costs(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
 
 
 def costs_of_expected_slots(flow: tf.Taskflow, costs: np.ndarray) -> np.ndarray:
-    """The costs of tasks, [num_tasks], but none of slots that are not expected to have rows."""
+    """Returns the costs of tasks, [num_tasks], with 0 for tasks of slots that are not expected to have rows."""
     costs = costs.copy()
     for op, tasks, shape in grids_of(flow):
         if op.domain.is_slots:
@@ -161,7 +160,7 @@ def costs_of_expected_slots(flow: tf.Taskflow, costs: np.ndarray) -> np.ndarray:
 
 
 def _sum_of_tasks(of_peers: np.ndarray, num_peers: int) -> np.ndarray:
-    """For each slot and task of a put the sum over the peers that the task is for, [num_slots, num_peers]."""
+    """Returns, for each slot and task of a put, the sum over the peers of the task, [num_slots, num_peers]."""
     out = of_peers[:, :num_peers].copy()
     for first in range(num_peers, of_peers.shape[1], num_peers):
         more = of_peers[:, first:first + num_peers]
@@ -177,13 +176,13 @@ def link_stretch(flow: tf.Taskflow, machine: Machine) -> float:
 
 
 def sources_ahead(flow: tf.Taskflow, op: tf.TileOp) -> np.ndarray:
-    """For each peer of a put how many ranks the source of its rows is after their receiver; as rank 0 has it."""
+    """Returns, for each peer of a put, how many ranks the source of its rows is after their receiver, as rank 0 has it."""
     peers = flow.order_of(op.leg)[0]
     return peers if op.primitive.is_back else -peers % flow.ep_size
 
 
 def grids_of(flow: tf.Taskflow) -> Iterator[tuple[tf.TileOp, slice, tuple[int, int, int]]]:
-    """The tasks of each operation and their shape, (units, peers, column tiles); see make_tasks."""
+    """Yields each operation, its tasks and their shape (units, peers, column tiles); see make_tasks."""
     first = 0
     for op in flow.ops:
         shape = op.grid

@@ -81,8 +81,7 @@ def _last_sent_back(flow: tf.Taskflow) -> int:
 
 @term("spread_slots", otherwise=lambda flow, machine: 0)
 def spread_slots(flow: tf.Taskflow, machine: Machine) -> int:
-    """Slots are interleaved over all source ranks and finished one after another if loads are uneven or rows cross nodes,
-    so that no link is idle while others are busy.
+    """Decides if slots are interleaved over source ranks, for uneven loads or rows across nodes, to keep links busy.
 
     Returns:
         The number of parts in which slots are interleaved, so that L2 holds the weights of a part. 0 if the term does not
@@ -123,8 +122,7 @@ def spread_out(num_slots: int, parts: int = 1) -> np.ndarray:
 
 @term("groups_of_few", otherwise=lambda flow, machine, op, turn: turn)
 def _groups(flow: tf.Taskflow, machine: Machine, op: tf.TileOp, turn: np.ndarray) -> np.ndarray:
-    """A few slots of an expert share each column tile of its weight before the next tile if the weight exceeds L2, since
-    every slot would read all of the weight again. Returns the group of each slot, [num_slots]."""
+    """Returns each slot's group, [num_slots], whose slots share column tiles of a weight larger than L2."""
     slots = ExpectedSlots(flow, op.domain.route)
     if _weight_bytes(flow, op) <= slots.num_experts * machine.l2.bytes:
         return turn
@@ -141,7 +139,7 @@ def _weight_bytes(flow: tf.Taskflow, op: tf.TileOp) -> int:
 
 @term("puts_together", otherwise=lambda flow, first, turns, out: None)
 def _puts_together(flow: tf.Taskflow, first: np.ndarray, turns: list[np.ndarray], out: np.ndarray) -> None:
-    """Puts of all that a slot needs, rows and rows of gradients, follow each other, since the slot waits for the last one.
+    """Orders the puts that a slot needs, of rows and of gradients, after each other, since it waits for the last one.
 
     Args:
         first: the least score of each operation, [num_ops].

@@ -56,8 +56,7 @@ def is_computed(op: tf.TileOp) -> bool:
 
 @term("divided_workers", otherwise=lambda flow, machine, costs: VectorWorkers(0, machine.num_aiv, 0))
 def vector_workers(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> VectorWorkers:
-    """Some vector workers only compute, and if loads are uneven others only send rows to experts, so that rows for matrix
-    workers do not wait behind rows that are sent back. Uneven loads need slots that are spread.
+    """Sizes groups of vector workers: some only compute; if loads are uneven, some only send rows to experts.
 
     Args:
         costs: expected microseconds of each task, [num_tasks].

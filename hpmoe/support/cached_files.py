@@ -22,7 +22,7 @@ MOST_BYTES = 16 << 20
 
 
 def read_object(path: Path) -> Fields:
-    """The JSON object that a file holds.
+    """Returns the JSON object in a file.
 
     Raises:
         OSError: it cannot be read, or it or its folder belongs to another user.

@@ -27,17 +27,18 @@ _NAMES = {dtype: name for name, dtype in _NUMPY.items()}
 
 
 def numpy_dtype(name: str) -> np.dtype:
-    """The NumPy dtype of a name; bfloat16 is MindSpore's, of two bytes, converting to and from float32 with astype."""
+    """Returns the NumPy dtype of a name; bfloat16 is MindSpore's, of two bytes, converting to and from float32 with astype.
+    """
     return _NUMPY.get(name) or np.dtype(name)
 
 
 def dtype_name(dtype: np.dtype) -> str:
-    """The inverse of numpy_dtype; a dtype without a name here gives NumPy's own text for it."""
+    """Returns the name of a NumPy dtype, the inverse of numpy_dtype; a dtype without a name here gives NumPy's own text."""
     return _NAMES.get(dtype, str(dtype))
 
 
 def name_of_dtype(dtype: object) -> str | None:
-    """The name of a dtype of MindSpore or of NumPy, or None for what is neither."""
+    """Returns the name of a dtype of MindSpore or NumPy, or None for anything else."""
     if isinstance(dtype, np.dtype) or (isinstance(dtype, type) and issubclass(dtype, (np.generic, bool))):
         return dtype_name(np.dtype(dtype))
     name = str(dtype).lower()
@@ -55,7 +56,7 @@ def storage_dtype(name: str) -> str:
 
 
 def stored(array: np.ndarray, name: str) -> np.ndarray:
-    """A program's input of a dtype as its tile buffer holds it, contiguous."""
+    """Returns a program's input of a dtype as its tile buffer holds it, contiguous."""
     if storage_dtype(name) == name:
         return np.ascontiguousarray(array)
     if name == "int8":

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def cpu_name() -> str:
-    """The processor's model name, as far as the system tells."""
+    """Returns the processor's model name, as far as the system tells."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -18,7 +18,7 @@ def cpu_name() -> str:
 
 
 def num_cores() -> int:
-    """Cores this process may use."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
@@ -37,7 +37,7 @@ def status_kib(field: str) -> int:
 
 
 def cache_folder() -> Path:
-    """Folder of kept measurements and searches: hpmoe/ in $XDG_CACHE_HOME, or in ~/.cache if that is no absolute path.
+    """Returns the folder of kept measurements and searches: hpmoe/ in $XDG_CACHE_HOME if it is absolute, else in ~/.cache.
 
     Raises:
         OSError: there is no home folder either, as for a user whom the system does not know.

@@ -22,7 +22,7 @@ class Watch:
         self._thread.start()
 
     def end(self) -> None:
-        """Ctrl-C goes to this thread's handler from now on."""
+        """Directs Ctrl-C to this thread's handler from now on."""
         self._has_ended = True
         signal.pthread_kill(self._thread.ident or 0, signal.SIGINT)
         self._thread.join()

@@ -6,7 +6,7 @@ T = TypeVar("T")
 
 
 def known(value: T | None) -> T:
-    """The value itself, which is not None there for a reason that types cannot say; TypeError where it is all the same.
+    """Returns a value that is never None here, which types cannot express; raises TypeError if it is None after all.
 
     Example:
         >>> import re

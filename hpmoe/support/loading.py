@@ -23,7 +23,7 @@ BUILD_IT = "install the package again, or in a source tree run `python -m hpmoe.
 
 
 def find_library(folder: Path, pattern: str) -> Path:
-    """The path of the compiled library in `folder`. Raises ImportError when it has not been built."""
+    """Returns the path of the compiled library in `folder`; raises ImportError if it has not been built."""
     found = sorted(Path(folder).glob(pattern))
     if found:
         return found[0]

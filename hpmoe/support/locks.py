@@ -21,14 +21,14 @@ _LOCKS: weakref.WeakSet[Any] = weakref.WeakSet()  # of locks, of whose reset aft
 
 
 def new_lock() -> Lock:
-    """A lock that its thread may take again, as a signal's handler does that makes a call in the midst of another."""
+    """Returns a lock that its thread may take again, as a signal handler does that makes a call during another."""
     lock = threading.RLock()
     _LOCKS.add(lock)
     return lock
 
 
 def new_plain_lock() -> Lock:
-    """A lock that whoever holds it is refused too; to be taken without waiting."""
+    """Returns a lock that its own thread cannot take twice; take it without waiting."""
     lock = threading.Lock()
     _LOCKS.add(lock)
     return lock

@@ -63,7 +63,7 @@ def _callers() -> Iterator[types.FrameType]:
 
 
 def bfloat16() -> type:
-    """NumPy's type of that name, of two bytes."""
+    """Returns NumPy's bfloat16 type, of two bytes."""
     return _private("_c_expression.np_dtypes.bfloat16")
 
 
@@ -80,7 +80,7 @@ def set_takes_gradient(flag: bool) -> None:
 
 @contextlib.contextmanager
 def taking_gradient() -> Iterator[None]:
-    """Inside, what asks whether a gradient is taken hears that one is."""
+    """Context in which checks for a gradient find that one is taken."""
     before = takes_gradient()
     set_takes_gradient(True)
     try:
@@ -155,7 +155,7 @@ _ATTRIBUTES = {"Unstack": ("axis",), "Stack": ("axis",), "Sort": ("axis", "desce
 
 
 def without_data(cls: type[Tensor], shape: tuple[int, ...], dtype: object) -> Tensor:
-    """A tensor of a class of tensors that has no memory for its elements."""
+    """Returns a tensor of a class of tensors that has no memory for its elements."""
     return Tensor._make_subclass(cls, mint.empty(shape, dtype=dtype, device="meta"))
 
 
@@ -171,7 +171,7 @@ def has_no_data(tensor: Tensor) -> bool:
 
 
 def read_call(func: object, args: Sequence[Any]) -> tuple[str, tuple[Any, ...], bool]:
-    """The name, the arguments, and whether it is of a method, of a call that `__fallback__` is handed."""
+    """Returns (name, arguments, True for a method) of a call that MindSpore passes to `__fallback__`."""
     name = getattr(func, "name", None) or getattr(func, "__name__", str(func))
     if len(args) == 3 and args[1] == name and isinstance(args[2], tuple):
         args = (*args[2], *(getattr(args[0], a) for a in _ATTRIBUTES.get(name, ())))
@@ -223,7 +223,7 @@ def end_recording() -> None:
 
 
 def forgetting_graph() -> Callable[[], None]:
-    """A function that makes MindSpore compile the graph being compiled now once more."""
+    """Returns a function that makes MindSpore compile the present graph once more."""
     for frame in _callers():
         if frame.f_code.co_name == "compile" and frame.f_globals.get("__name__") == "mindspore.graph.api":
             names = frame.f_locals
@@ -264,7 +264,7 @@ def keep_whole(kind: type) -> type:
 
 
 def rewrite_again() -> None:
-    """Takes back the last `keep_whole` of a Cell, and that of a function."""
+    """Undoes the last `keep_whole` of a Cell, and that of a function."""
     del _whole_cells[-1:], _whole_functions[-1:]
 
 

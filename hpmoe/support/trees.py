@@ -15,12 +15,12 @@ Function = Callable[..., PyTree]
 
 
 def flatten(tree: PyTree, none_is_leaf: bool = False) -> tuple[list[PyTree], optree.PyTreeSpec]:
-    """The leaves of a tree, in order, and what it is without them."""
+    """Returns the leaves of a tree, in order, and its structure."""
     return optree.tree_flatten(tree, none_is_leaf=none_is_leaf)
 
 
 def unflatten(structure: optree.PyTreeSpec, leaves: Sequence[object]) -> PyTree:
-    """The tree of some leaves; `flatten` the other way."""
+    """Returns the tree of some leaves, the inverse of `flatten`."""
     return optree.tree_unflatten(structure, leaves)
 
 

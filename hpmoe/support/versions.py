@@ -22,7 +22,7 @@ def version(package: str) -> str | None:
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """The leading numbers of a version, zeros at the end left out, so that 2 is 2.0.
+    """Returns the leading numbers of a version without zeros at the end, so that 2 equals 2.0.
 
     Example:
         >>> numbers("2.10.0rc1"), numbers("2")
@@ -35,7 +35,7 @@ def numbers(version: str) -> tuple[int, ...]:
 
 
 def untested_mindspore() -> str:
-    """A sentence where the installed MindSpore is newer than what is tested, else nothing."""
+    """Returns a sentence if the installed MindSpore is newer than the tested ones, else ""."""
     found = version("mindspore")
     if found is None or numbers(found)[:len(MINDSPORE)] <= MINDSPORE:
         return ""

@@ -11,13 +11,13 @@ from hpmoe.support.dtypes import widen
 
 
 def assert_close(name: str, got: Sequence[np.ndarray], want: Sequence[np.ndarray], tolerance: float, by: str) -> None:
-    """Raises AssertionError where an array of a rank is off by more than a share of the largest value of all ranks.
+    """Raises AssertionError if an array of a rank is off by more than a share of the largest value of all ranks.
 
     Args:
-        name: of what is compared.
-        got, want: for each rank; whole numbers and truth values must be equal.
-        tolerance: that share.
-        by: what computed `got`, and of what.
+        name: name of the compared value.
+        got, want: arrays of each rank; integers and bools must be equal.
+        tolerance: the allowed share.
+        by: words for the error, such as "by the kernel".
     """
     is_float = all(np.issubdtype(w.dtype, np.floating) for w in want)
     largest = max((float(np.abs(w[np.isfinite(w)]).max(initial=0.0)) for w in want if is_float), default=0.0)

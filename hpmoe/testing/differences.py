@@ -17,8 +17,8 @@ Fault = tuple[str, float, float]  # a gradient, the derivative by the backward p
 
 def unfollowed_step(reference: Reference, args: Arrays, cotangents: Arrays, num_tokens: Sequence[int] | None,
                     seed: int) -> str:
-    """The first rewrite of passes whose backward pass is not the gradient of its forward pass, as an error shows it; empty
-    if each backward pass is."""
+    """Names the first rewrite of passes whose backward pass is not the gradient of its forward pass, for an error; else "".
+    """
     before: set[str] = set()
     for count in range(len(reference.steps) + 1):
         found = _faults(reference.under(reference.steps[:count]), args, cotangents, num_tokens, seed)
@@ -35,7 +35,7 @@ def unfollowed_step(reference: Reference, args: Arrays, cotangents: Arrays, num_
 
 def _faults(reference: Reference, args: Arrays, cotangents: Arrays, num_tokens: Sequence[int] | None,
             seed: int) -> list[Fault]:
-    """The gradients whose derivative along a random direction is not that of the forward pass."""
+    """Returns the gradients whose derivative along a random direction is not that of the forward pass."""
     inputs = [[np.asarray(widen(x), np.float64) if i in reference.linearized.differentiable else x
                for i, x in enumerate(mine)] for mine in reference.inputs(args)]
     cotangents = [[np.asarray(widen(c), np.float64) for c in mine] for mine in cotangents]

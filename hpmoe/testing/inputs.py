@@ -46,7 +46,7 @@ class Inputs(tuple):
     """Arguments of a function as a tuple, which `random_inputs` returns; write `f(*inputs)`.
 
     Attributes:
-        num_tokens: how many leading tokens of each rank count, for `spmd(f, mesh)(*inputs, num_tokens=inputs.num_tokens)`;
+        num_tokens: number of real leading tokens of each rank, for `spmd(f, mesh)(*inputs, num_tokens=inputs.num_tokens)`;
             None if all do.
     """
 
@@ -56,26 +56,26 @@ class Inputs(tuple):
 @suggests_keywords
 def random_inputs(f: Function, avals: Sequence[PyTree], mesh: Mesh | None = None, routing: str | Draw = "uniform",
                   seed: int = 0) -> Inputs:
-    """Random arguments of a function: floats are normal, weights scaled by their rows, and ids route tokens as told.
+    """Returns random arguments of a function: floats are normal, weights scaled by their rows, ids follow `routing`.
 
     Args:
-        f: a plain function of one rank's arrays; it is traced, and what it dispatches by are the ids.
+        f: a plain function of one rank's arrays; it is traced, and inputs by which it dispatches are ids.
         avals: arguments of one rank: `hpmoe.ShapeDtypeStruct`s, also inside lists, tuples and dicts. Tensors, arrays and
             other values such as numbers are passed unchanged; on a mesh, tensors and arrays have a leading rank axis.
-        mesh: with one, arrays have the leading rank axis that `spmd(f, mesh)` takes, also if it is of one rank.
-        routing: to which experts tokens go, each to distinct ones:
+        mesh: ranks; arrays then have the leading rank axis that `spmd(f, mesh)` takes, even for one rank.
+        routing: choice of the experts of each token:
             "uniform": any;
             "one_expert": the first choice of every token is the last expert, so with top_k of 1 that takes all;
             "empty_ranks": only experts of the first rank, as far as top_k allows, so that other ranks receive nothing;
             "uneven": any, and ranks hold fewer tokens than their arrays have rows, the last one of several none;
             or a function (rng, ep_size, num_tokens, top_k, num_experts) -> int [ep_size, num_tokens, top_k].
-        seed: of what is drawn; the same arguments and seed give the same inputs.
+        seed: seed of the samples; equal arguments and seed give equal inputs.
 
     Returns:
         The arguments, a tuple of MindSpore tensors in the structure of `avals`, with the attribute `num_tokens`.
 
     Raises:
-        ArgumentError: routing or seed is none of these, or routing is "uneven" without a mesh.
+        ArgumentError: routing or seed has a wrong type or value, or routing is "uneven" without a mesh.
 
     Example:
         >>> import hpmoe
@@ -114,7 +114,7 @@ def local_leaves(leaves: Iterable[PyTree], mesh: Mesh | None) -> list[PyTree]:
 
 
 def _given(leaf: Tensor | np.ndarray | ShapeDtypeStruct, drawn: np.ndarray, mesh: Mesh | None) -> Tensor:
-    """A tensor as it was given, or the one that is drawn."""
+    """Returns a tensor as given, or the random one."""
     if isinstance(leaf, Tensor):
         return leaf
     return Tensor(leaf if isinstance(leaf, np.ndarray) else np.ascontiguousarray(drawn if mesh is not None else drawn[0]))
@@ -136,7 +136,7 @@ class _Draws:
         self.tokens = token_vars(program)
 
     def __call__(self, position: int) -> np.ndarray:
-        """[ep, ...], for all ranks."""
+        """Returns a random input for all ranks, [ep, ...]."""
         var = self.program.inputs[position]
         dtype, shape = var.aval.dtype, tuple([self.ep_size, *fixed(var.aval.shape)])
         if position in self.routes:

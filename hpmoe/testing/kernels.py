@@ -29,7 +29,7 @@ TIMEOUT = 10.0  # seconds without progress, after which a launch is given up
 
 
 def applied(transform: Function, f: Function, tiles: Chain) -> Function:
-    """The function under a transform of any level, after the default transforms of the levels below it.
+    """Returns the function under a transform of any level, after the default transforms of the levels below it.
 
     Raises TransformError where it applies at no level.
     """
@@ -49,7 +49,7 @@ def applied(transform: Function, f: Function, tiles: Chain) -> Function:
 
 
 def completed(staged: Function, tiles: Chain) -> StagedFunction:
-    """The kernel of a function that is staged so far."""
+    """Returns the kernel of a function that is staged so far."""
     known = staged_of(staged)
     names = {step.rewrite.__name__ for step in known.steps}
     rest: list[Function] | None = {"program": [tiles], "tiles": [], "queues": None, "kernel": None}[known.level]
@@ -61,7 +61,7 @@ def completed(staged: Function, tiles: Chain) -> StagedFunction:
 
 
 def small_tiles(program: Program) -> Chain:
-    """tile_partition with tiles of a third of the rows and half of the columns that there are, so that there are several."""
+    """Returns tile_partition with a third of the rows and half of the columns, so that there are several tiles."""
     shapes = [fixed(v.aval.shape) for v in program.inputs if len(getattr(v.aval, "shape", ())) > 1]
     rows = max((-(-s[0] // 3) for s in shapes if len(s) == 2), default=1)
     cols = max((-(-s[-1] // 2) for s in shapes), default=1)
@@ -76,7 +76,7 @@ class Runs:
         self._runner = Runner(staged, mesh or Mesh(), batched=self.is_batched)
 
     def forward(self, args: Sequence[PyTree], num_tokens: Sequence[int] | None, seed: int | None) -> list[list[np.ndarray]]:
-        """Each result, of each rank, of a call of which no gradient is taken; by the interpreter under a seed."""
+        """Returns each result of each rank, of a call without gradients; with a seed by the interpreter."""
         call, tensors = self._runner.prepare(args, {}, num_tokens, seed)
         program = call.traced.program
         outs, _ = self._runner.backend.forward(call, [*tensors, *program.captures], saves=False)

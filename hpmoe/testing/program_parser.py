@@ -22,7 +22,7 @@ TEXT = re.compile(r"(?:#(?P<heads>.*)\n)?\s*\{ lambda(?P<inputs>.*?)\n\s*(?:let(
 
 
 def parse_program(text: str, direction: str = "forward") -> Program:
-    """The Program that prints as `text`; its first line, with name and provenance, may be left out.
+    """Returns the Program that prints as `text`; its first line, with name and provenance, may be left out.
 
     Raises:
         ArgumentError: a line is no equation, or of no primitive; a copy of an expert's placement has no text to read.
@@ -109,7 +109,7 @@ class _Parser:
 
 
 def _value(text: str) -> PyTree:
-    """A param's value: a number, True, a tuple of numbers, or a name."""
+    """Returns a param's value: a number, True, a tuple of numbers, or a name."""
     try:
         return ast.literal_eval(text)
     except (SyntaxError, ValueError):

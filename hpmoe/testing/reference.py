@@ -29,8 +29,8 @@ class Reference:
     """The two passes of a function, plain or under Program transforms, which NumPy computes in float64.
 
     Attributes:
-        program: of one rank, whose gradient is taken.
-        steps: rewrites of each pass after that.
+        program: Program of one rank, whose gradient is taken.
+        steps: rewrites of each pass after differentiation.
         linearized: the two passes before these steps; made only for gradients.
     """
 
@@ -39,12 +39,12 @@ class Reference:
 
     @classmethod
     def of(cls, staged: Staged, avals: Sequence[PyTree], mesh: Mesh) -> Reference:
-        """The reference of a function under its Program transforms; other transforms are left out."""
+        """Returns the reference of a function under its Program transforms, without its other transforms."""
         program, out_tree = trace_with_tree(staged.function, tuple(avals), mesh)
         return cls(staged.apply_before_gradient(program), out_tree, staged.of_programs)
 
     def under(self, steps: Sequence[Step]) -> Reference:
-        """The reference with other rewrites of each pass."""
+        """Returns the reference with other rewrites of each pass."""
         return Reference(self.program, self.out_tree, steps)
 
     @functools.cached_property
@@ -72,12 +72,12 @@ class Reference:
         return [gradient_name(self.program, i) for i in self.linearized.differentiable]
 
     def forward(self, args: Arrays, num_tokens: Sequence[int] | None) -> Values:
-        """The results of each rank, of the arguments on each."""
+        """Returns the results of each rank from its arguments."""
         program = self._rewritten(self.program)
         return _by_name(self.outputs, interpret(program, self.inputs(args), num_tokens, dtype="float64"))
 
     def backward(self, args: Arrays, cotangents: Arrays, num_tokens: Sequence[int] | None) -> Values:
-        """The gradients on each rank; what the function closes over belongs to all ranks, which add theirs up."""
+        """Returns the gradients on each rank; ranks add up those of tensors that the function closes over."""
         values = self.gradients_of(self.inputs(args), cotangents, num_tokens)
         num_args = len(self.program.inputs) - len(self.program.captures)
         for name, i in zip(values, self.linearized.differentiable, strict=True):
@@ -86,7 +86,7 @@ class Reference:
         return values
 
     def inputs(self, args: Arrays) -> list[list[np.ndarray]]:
-        """The inputs of the program on each rank: arguments, and what the function closes over."""
+        """Returns the inputs of the program on each rank: arguments, and tensors that the function closes over."""
         return [[*mine, *map(to_array, self.program.captures)] for mine in args]
 
     def results_of(self, inputs: Arrays, num_tokens: Sequence[int] | None) -> list[list[np.ndarray]]:
@@ -122,7 +122,7 @@ def _by_name(names: Sequence[str], of_ranks: Sequence[Sequence[np.ndarray]]) -> 
 
 
 def num_roundings(programs: Sequence[Program]) -> int:
-    """Equations on the longest path from an input through programs, each of which may read what those before computed."""
+    """Returns the number of equations on the longest path through programs, each of which may read earlier ones."""
     depth: dict[Var, int] = {}
     for program in programs:
         start = max(depth.values(), default=0)

@@ -88,7 +88,7 @@ def _lowered(transform: Function, f: Function, avals: Sequence[PyTree], mesh: Me
 
 
 def apply_to(transform: Function, ir: AnyIR) -> AnyIR:
-    """The IR that a transform, or one of a chain after the other, makes of other IR."""
+    """Returns the IR that a transform, or the transforms of a chain in order, make of other IR."""
     if isinstance(transform, Chain):
         for t in transform.transforms:
             ir = apply_to(t, ir)

@@ -123,8 +123,7 @@ def _check_arguments(f: Function, orders: int, routings: Sequence[str | Draw], t
 
 
 def _alike(wanted: Reference, plain: Reference) -> Reference:
-    """The reference with the names of the plain function's arguments; ArgumentError unless both return the same shapes and
-    close over the same tensors."""
+    """Returns the reference with the plain function's argument names; raises ArgumentError if results or captures differ."""
     found, expected = ([a.aval for a in r.program.outputs] for r in (wanted, plain))
     check_argument(found == expected and wanted.out_tree == plain.out_tree, "assert_same", "what reference returns", found,
                    f"as what f returns: {expected}")
@@ -135,7 +134,7 @@ def _alike(wanted: Reference, plain: Reference) -> Reference:
 
 
 def _distinct(routings: Sequence[str | Draw], has_routes: bool, mesh: Mesh | None) -> list[str | Draw]:
-    """The routings that make a difference: those of ids where there are some, and of tokens where ranks may hold fewer."""
+    """Returns the routings that make a difference: of ids if there are any, and of tokens if ranks may hold fewer."""
     chosen = list(routings) if has_routes else ["uniform", *(r for r in routings if r == "uneven")]
     return [r for r in chosen if r != "uneven" or mesh is not None] or ["uniform"]
 

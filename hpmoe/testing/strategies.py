@@ -64,7 +64,7 @@ FUNCTIONS = (moe_ffn, _scaled, _residual, _dropping, _unweighted)
 
 
 def meshes(most_ranks: int = 4) -> st.SearchStrategy[Mesh]:
-    """Meshes of one rank to `most_ranks`.
+    """Returns a strategy of meshes of one rank to `most_ranks`.
 
     Example:
         >>> from hpmoe.testing import strategies
@@ -78,11 +78,11 @@ def meshes(most_ranks: int = 4) -> st.SearchStrategy[Mesh]:
 @st.composite
 def layers(draw: st.DrawFn, of_meshes: st.SearchStrategy[Mesh] | None = None,
            dtypes: Sequence[str] = ("float32",)) -> Layer:
-    """Small layers around a dispatch: up to 6 tokens, also none, and 3 experts a rank; sizes are odd and even.
+    """Draws small layers around a dispatch: up to 6 tokens, also none, and 3 experts a rank; sizes are odd and even.
 
     Args:
-        of_meshes: the ranks; `meshes()` by default.
-        dtypes: of all floating-point arrays, which are of one.
+        of_meshes: strategy of meshes; `meshes()` by default.
+        dtypes: dtypes to draw from; all floating-point arrays of a layer have one.
 
     Example:
         >>> from hpmoe.testing import strategies
@@ -100,7 +100,7 @@ def layers(draw: st.DrawFn, of_meshes: st.SearchStrategy[Mesh] | None = None,
 
 
 def routings() -> st.SearchStrategy[str | Draw]:
-    """Routings, as `random_inputs` and `assert_same` take them: each by its name, and some that favour a few experts.
+    """Returns a strategy of routings for `random_inputs` and `assert_same`: the named ones, and some with favoured experts.
 
     Example:
         >>> import hpmoe

@@ -33,7 +33,7 @@ GROUP_REDUCE = TilePrimitive("GROUP_REDUCE", 30, outputs=(WHOLE_ROWS,), inputs=(
 
 
 def _axes(frame: Frame[AlongAxis]) -> tuple[np.ndarray, np.ndarray, slice, int]:
-    """The output, the input as [rows, outer, size, inner], the task's own columns and the output's `outer`."""
+    """Returns the output, the input as [rows, outer, size, inner], the task's own columns and the output's `outer`."""
     out, x = frame.operands()
     p, width = frame.params, frame.array(0).shape[1]
     outer = width // (p.size * p.inner)
@@ -86,7 +86,7 @@ def _(op: Shapes) -> Rules:
 
 
 def _whole_rules(op: Shapes) -> Rules:
-    """Tasks cover all columns, from the first one on."""
+    """Yields the rule that tasks cover all columns, from the first one on."""
     yield (op.offset(0) == 0) & (op.offset(1) == 0), "begins at another column than the first"
     yield implies(op.own_cols() > 0, op.own_cols() == op.width(0)), "leaves columns out"
 

@@ -9,7 +9,7 @@ class ColMode(Named):
     """Rule for the columns of an operand that a task touches; the members are the constants of this module."""
 
     def width(self, cols: int, total: int, height: float) -> float:
-        """Columns that a task touches of `total`; `cols` are its own (0 for whole rows), `height` is that of its block."""
+        """Returns the columns of `total` that a task touches; `cols` are its own (0: whole rows), `height` its block's."""
         if self is OWN:
             return cols or total
         return {ONE: 1, BLOCK: height}.get(self, total)

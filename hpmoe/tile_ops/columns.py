@@ -37,7 +37,7 @@ CUMSUM = TilePrimitive(
 
 
 def top_k(x: np.ndarray, k: int, largest: bool) -> np.ndarray:
-    """The indices of the k largest or smallest of the last dimension, in order. NaN is the largest, equals go by index."""
+    """Returns the ids of the k largest or smallest of the last dimension, in order; NaN is largest, equals go by id."""
     transposed = x[..., ::-1] if largest else x
     order = np.argsort(transposed, axis=-1, kind="stable")
     order = x.shape[-1] - 1 - order[..., ::-1] if largest else order
@@ -45,7 +45,7 @@ def top_k(x: np.ndarray, k: int, largest: bool) -> np.ndarray:
 
 
 def add_columns(rows: np.ndarray | float, index: np.ndarray, num_cols: int, dtype: DTypeLike) -> np.ndarray:
-    """Zeros [..., num_cols] with each element of rows added to the column that its index names, first to last."""
+    """Returns zeros [..., num_cols] with each element of rows added to the column of its index, first to last."""
     out = np.zeros((*index.shape[:-1], num_cols), dtype)
     flat, places = out.reshape(-1, num_cols), index.reshape(-1, index.shape[-1])
     values = np.broadcast_to(rows, index.shape).reshape(places.shape)
@@ -54,7 +54,7 @@ def add_columns(rows: np.ndarray | float, index: np.ndarray, num_cols: int, dtyp
 
 
 def cumsum(x: np.ndarray, reverse: bool) -> np.ndarray:
-    """Sums along the last dimension up to each element and with it; from each element on where `reverse`."""
+    """Returns sums along the last dimension up to each element, or with `reverse` from each element on."""
     return np.cumsum(x[..., ::-1], axis=-1, dtype=x.dtype)[..., ::-1] if reverse else np.cumsum(x, axis=-1, dtype=x.dtype)
 
 

@@ -75,15 +75,16 @@ class Domain:
         return 1, "it runs once"
 
     def row_unit(self) -> tuple | None:
-        """Equal where two operations' tasks are about the same rows one by one; None where they are about no rows."""
+        """Returns a key, equal if tasks of two operations are about the same rows one by one; None for tasks without rows.
+        """
         return None
 
     def unit_text(self, unit: int, tile_rows: int) -> str:
-        """A unit as printed."""
+        """Returns a unit as printed."""
         return ""
 
     def words(self) -> tuple[int, int, int, int, int]:
-        """Kind, route, num_rows, clipped and blocks, as in a kernel's image."""
+        """Returns kind, route, num_rows, clipped and blocks, as in a kernel's image."""
         return self.number, self.route, self.num_rows, int(self.clipped), self.blocks
 
     @property

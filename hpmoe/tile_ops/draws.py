@@ -20,7 +20,7 @@ DRAW = TilePrimitive("DRAW", 27, domains=(Tiles,), params=Stream, result=Result.
 
 
 def philox(row: np.ndarray, col: np.ndarray, key: int) -> np.ndarray:
-    """The first word that philox2x32-10 makes of the counters (row, col), uint32.
+    """Returns the first word that philox2x32-10 makes of the counters (row, col), uint32.
 
     Source: Salmon et al., Parallel random numbers: as easy as 1, 2, 3 (SC 2011).
 
@@ -38,7 +38,7 @@ def philox(row: np.ndarray, col: np.ndarray, key: int) -> np.ndarray:
 
 
 def uniform(seed: int, rows: range, cols: range, stream: int) -> np.ndarray:
-    """float32 [rows, cols] above 0 and below 1, which the seed, the stream and the places (row, column) decide alone."""
+    """Returns float32 [rows, cols] above 0 and below 1, which depend only on seed, stream, row and column."""
     key = (int(seed) ^ (stream * STREAMS)) % 2**32
     words = philox(np.arange(rows.start, rows.stop)[:, None], np.arange(cols.start, cols.stop), key)
     return ((words >> np.uint32(9)).astype(np.float32) + np.float32(0.5)) * np.float32(2.0 ** -23)

@@ -17,7 +17,7 @@ SPREAD = Operand((row_modes.OWN, row_modes.ONE, row_modes.SLOT_EXPERT), (col_mod
 
 
 def _mapped(params: Elementwise, *inputs: np.ndarray | float) -> np.ndarray | float:
-    """A function of numbers applied to elements, in integers if an operand is of integers."""
+    """Returns a function of numbers applied to elements, in integers if an operand is of integers."""
     if any(isinstance(x, np.ndarray) and x.dtype.kind == "i" for x in inputs):
         inputs = tuple(x if isinstance(x, np.ndarray) else int(x) for x in inputs)
     with np.errstate(invalid="ignore"):  # a number that no integer is near
@@ -25,7 +25,7 @@ def _mapped(params: Elementwise, *inputs: np.ndarray | float) -> np.ndarray | fl
 
 
 def swiglu_grad(g: np.ndarray, gate: np.ndarray, up: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Gradients of silu(gate) * up by gate and by up."""
+    """Returns the gradients of silu(gate) * up by gate and by up."""
     sigmoid = 1 / (1 + np.exp(-gate.astype(np.float64)))
     slope = (sigmoid * (1 + gate * (1 - sigmoid))).astype(gate.dtype)
     return g * up * slope, g * SILU.numpy(gate)

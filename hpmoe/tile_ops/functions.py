@@ -24,13 +24,13 @@ class Function(Named):
     """A function of numbers, applied element by element.
 
     Attributes:
-        inputs: how many numbers it takes.
-        numpy: what it computes, on arrays.
-        grad: of (apply, cotangent, output, *inputs), the cotangent of each input before sums over broadcasting, None for one
-            without; None for a function without gradient.
-        result: dtype of what it gives, where that is not that of its inputs.
-        passes: how often instructions of an NPU pass over float32 elements; 0 where the bytes moved say enough.
-        npu_passes: the same where an NPU's scalar unit works on element by element.
+        inputs: number of arguments.
+        numpy: the function on NumPy arrays.
+        grad: function (apply, cotangent, output, *inputs) that returns the cotangent of each input before sums over
+            broadcasting, or None for an input; None for a function without gradient.
+        result: dtype of the result, if it differs from that of the inputs.
+        passes: passes of an NPU's vector instructions over float32 elements; 0 if moving bytes takes longer.
+        npu_passes: passes if an NPU's scalar unit works element by element.
     """
 
     def __init__(self, name: str, number: int, inputs: int, numpy: Callable[..., np.ndarray],
@@ -79,7 +79,7 @@ def _pow_grad(f: Apply[V], g: V, y: V, x: V, n: V) -> list[V | None]:
 
 
 def _choice_grad(test: Function) -> Gradient:
-    """Gradient of a choice by `test`: to the chosen input, half each where both are equal."""
+    """Returns the gradient of a choice by `test`: to the chosen input, half each if both are equal."""
     def grad(f: Apply[V], g: V, z: V, x: V, y: V) -> list[V]:
         first, tie, half = f(test, x, y), f(EQUAL, x, y), f(MUL, g, 0.5)
         return [f(SELECT, tie, half, f(SELECT, first, *sides)) for sides in ((g, 0.0), (0.0, g))]

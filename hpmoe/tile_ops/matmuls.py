@@ -25,7 +25,8 @@ ADDED = Operand((row_modes.OWN, row_modes.RETURNED))  # gradients that copies re
 
 
 def weight_of(weights: Sequence[np.ndarray], params: Matmul) -> np.ndarray:
-    """The matrix [K, N] that a task reads: one of the weights has rows, the rank's own experts' or the copies'."""
+    """Returns the matrix [K, N] that a task reads of the weights that have rows, the rank's own experts' or the replicas'.
+    """
     w = next(w for w in weights if len(w))
     return w.T if params.is_transposed else w
 
@@ -59,7 +60,7 @@ def _(frame: Frame[WeightBlock]) -> int:
 
 
 def weight_rules(op: Shapes, inner: Number) -> Rules:
-    """Operand 2 is a weight for rows of `inner` elements."""
+    """Yields the rules of operand 2 as a weight for rows of `inner` elements."""
     params = op.params
     is_of_experts = op.rows_are(2, row_modes.SLOT_EXPERT)
     height = where(is_of_experts | (op.height(2) > 0), op.height(2), op.rows(2))

@@ -31,7 +31,7 @@ class Named:
 
     @classmethod
     def named(cls, name: str) -> Self:
-        """The member of a name."""
+        """Returns the member of a name."""
         return cls.members[name]
 
     def __repr__(self) -> str:

@@ -68,7 +68,7 @@ class Params:
     syncs_host: ClassVar[bool] = False
 
     def are_of_their_types(self) -> bool:
-        """True if each attribute is of its class, and none is a number where a member is expected."""
+        """Returns True if each attribute is of its class, and none is a number where a member is expected."""
         return all(type(getattr(self, name)) is cls for name, cls in _types(type(self)).items())
 
     @property
@@ -93,7 +93,7 @@ class Params:
 
     @classmethod
     def names_in_image(cls) -> tuple[str, ...]:
-        """Names of the attributes that a kernel's image holds, in the order of their words."""
+        """Returns the names of the attributes that a kernel's image holds, in the order of their words."""
         return cls.in_image or tuple(field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]
 
     def words(self) -> tuple[int, ...]:

@@ -95,7 +95,7 @@ SCALED = Operand(cols=(col_modes.ALL,), is_bytes=True, takes_few_bytes=True)
 
 
 def sums_of(codes: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """codes [n, K] @ weight [K, N] of int8 elements, as bytes, in int32; exact, as float64 holds all such sums."""
+    """Returns codes [n, K] @ weight [K, N] of int8 elements, as bytes, in int32; exact, as float64 holds all such sums."""
     q, w = (values_of(Element.INT8, a).astype(np.float64) for a in (codes, weight))
     return (q @ w).astype(np.int32)
 
@@ -106,7 +106,7 @@ def block_scales(codes: np.ndarray, block: int, first: int, cols: int) -> np.nda
 
 
 def rescaled(sums: np.ndarray, packed: np.ndarray) -> np.ndarray:
-    """Sums of quantised rows as float32 numbers, before the scales of columns."""
+    """Returns sums of quantised rows as float32 numbers, before the scales of columns."""
     with np.errstate(all="ignore"):
         return sums.astype(np.float32) * np.ascontiguousarray(packed[:, -ROWS.scale_bytes:]).view(np.float32)
 
@@ -166,8 +166,7 @@ def _(frame: Frame[DequantizedMatmul]) -> int:
 
 
 def _numbers_of_weight(frame: Frame[Matmul], form: RowFormat) -> np.ndarray:
-    """The elements [K, N] that a task reads of the weight of a slot's expert as numbers, times the scales of their blocks
-    where they have such.
+    """Returns the elements [K, N] that a task reads of its expert's weight as numbers, times the scales of any blocks.
 
     A copy's matrices are in operands of their own; those of the rank's own have no rows then.
     """
@@ -230,7 +229,7 @@ def _(op: Shapes) -> Rules:
 
 
 def _copies_rules(op: Shapes, block: Number) -> Rules:
-    """Operands of replicas come last and match those of own experts: a weight, and its scales if the format has blocks."""
+    """Yields the rules of replicas' operands, which come last and match those of own experts."""
     starts_at_3 = op.rows_are(3, row_modes.REPLICA)
     fits = where(block > 0, not_(starts_at_3) & (op.has(4) == op.has(5)), not_(op.has(5)) & not_(starts_at_3 & op.has(4)))
     yield fits, "takes other operands of copies than of its own experts"
@@ -241,14 +240,14 @@ def _copies_rules(op: Shapes, block: Number) -> Rules:
 
 
 def _scale_rules(op: Shapes, i: int, block: Number) -> Rules:
-    """Scales of columns form one row for each expert."""
+    """Yields the rule that scales of columns form one row for each expert."""
     is_row = (op.height(i) == 0) & not_(op.is_bytes(i))
     yield (implies((block == 0) & op.rows_are(i, row_modes.SLOT_EXPERT), is_row),
            "takes one row of an expert of {}, which has {}", op.name(i), op.height(i))
 
 
 def _block_scale_rules(op: Shapes, form: RowFormat) -> Rules:
-    """Scales of blocks have a row for each row of the weight."""
+    """Yields the rule that scales of blocks have a row for each row of the weight."""
     fits = (op.is_bytes(3) & (form.scale == BlockScale.E8M0) & (op.cols(3) == form.blocks(op.cols(2))) &
             (op.height(3) == op.height(2)) & op.cols_are(3, col_modes.ALL) & (op.offset(3) == 0))
     yield implies(form.block > 0, fits), "takes {} for the scales of blocks of {}, which do not fit", op.name(3), op.name(2)

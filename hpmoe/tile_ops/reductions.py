@@ -48,7 +48,7 @@ def _(op: Shapes) -> Rules:
 
 
 def sum_rules(op: Shapes) -> Rules:
-    """A sum covers all rows of a static array, or the received rows of each expert."""
+    """Yields the rules of a sum over all rows of a static array, or the received rows of each expert."""
     sums_all = op.rows_are(1, row_modes.ALL)
     yield sums_all != op.has_route(), "sums all rows where a route brings those of experts, or the reverse"
     yield (implies(op.has(2), op.rows_are(2, row_modes.ALL) == sums_all),

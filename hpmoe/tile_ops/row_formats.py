@@ -61,11 +61,11 @@ class RowFormat(Params):
         return where(self.scale == BlockScale.E8M0, 1, 4)
 
     def blocks(self, cols: Number) -> Number:
-        """Number of blocks in a row of `cols` columns."""
+        """Returns the number of blocks in a row of `cols` columns."""
         return where(self.block > 0, ceil_div(cols, where(self.block > 0, self.block, 1)), where(cols > 0, 1, 0))
 
     def packed_cols(self, cols: Number) -> Number:
-        """Bytes of a row of `cols` columns.
+        """Returns the bytes of a row of `cols` columns.
 
         Example:
             >>> format_of("int8").packed_cols(64), format_of("mxfp8", 32).packed_cols(64)
@@ -74,7 +74,7 @@ class RowFormat(Params):
         return cols + self.blocks(cols) * self.scale_bytes
 
     def cols_of(self, packed: Number) -> Number:
-        """Columns of a row of `packed` bytes, or -1 if no row has this size."""
+        """Returns the columns of a row of `packed` bytes, or -1 if no row has this size."""
         blocks = where(self.block > 0, ceil_div(packed, self.block + self.scale_bytes), 1)
         cols = packed - self.scale_bytes * blocks
         return where((cols > 0) & (self.packed_cols(cols) == packed), cols, -1)
@@ -103,7 +103,7 @@ def format_of(dtype: str, block: int = 0) -> RowFormat:
 
 
 def quantized(rows: np.ndarray, form: RowFormat) -> np.ndarray:
-    """Rows of floats [n, N] as rows of bytes."""
+    """Returns rows of floats [n, N] as rows of bytes."""
     cols = rows.shape[1]
     x = _in_blocks(rows.astype(np.float32), form)
     top = np.max(np.abs(x).view(np.uint32), axis=-1, keepdims=True)  # of magnitudes, in the order of their bits
@@ -122,7 +122,7 @@ def quantized(rows: np.ndarray, form: RowFormat) -> np.ndarray:
 
 
 def dequantized(packed: np.ndarray, form: RowFormat) -> np.ndarray:
-    """Rows of bytes as rows of float32."""
+    """Returns rows of bytes as rows of float32."""
     cols = form.cols_of(packed.shape[1])
     scales = scales_in(packed, cols, form)
     scale = e8m0_values(scales) if form.scale is BlockScale.E8M0 else scales
@@ -132,19 +132,19 @@ def dequantized(packed: np.ndarray, form: RowFormat) -> np.ndarray:
 
 
 def scales_in(packed: np.ndarray, cols: int, form: RowFormat) -> np.ndarray:
-    """The scales of rows of bytes, [n, blocks]: float32, or the bytes of e8m0."""
+    """Returns the scales of rows of bytes, [n, blocks]: float32, or the bytes of e8m0."""
     scales = np.ascontiguousarray(packed[:, cols:])
     return scales if form.scale is BlockScale.E8M0 else scales.view(np.float32)
 
 
 def values_of(element: Element, codes: np.ndarray) -> np.ndarray:
-    """Bytes, or int8, as the float32 numbers that they stand for as elements."""
+    """Returns the float32 numbers that bytes, or int8, stand for as elements."""
     codes = np.ascontiguousarray(codes).view(np.uint8)
     return codes.view(np.int8).astype(np.float32) if element is Element.INT8 else E4M3_VALUES[codes]
 
 
 def _in_blocks(rows: np.ndarray, form: RowFormat) -> np.ndarray:
-    """[n, blocks, columns of a block], with zeros after the last column."""
+    """Returns rows as [n, blocks, columns of a block], with zeros after the last column."""
     n, cols = rows.shape
     block, blocks = form.block or cols, form.blocks(cols)
     return np.pad(rows, ((0, 0), (0, blocks * block - cols))).reshape(n, blocks, block)
@@ -167,7 +167,7 @@ def e4m3_codes(x: np.ndarray) -> np.ndarray:
 
 
 def _e4m3_values() -> np.ndarray:
-    """The value of each of the 256 codes."""
+    """Returns the value of each of the 256 codes."""
     code = np.arange(256)
     exponent, fraction = code >> 3 & 15, code & 7
     magnitude = np.where(exponent > 0, np.ldexp(8 + fraction, exponent - 10), np.ldexp(fraction, -9))

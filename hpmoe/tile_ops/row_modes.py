@@ -20,11 +20,11 @@ class RowMode(Named):
     """Rule for the rows of an operand that a task touches; the members are the constants of this module.
 
     Attributes:
-        needs_route: whether a route says which rows these are.
-        of_experts: whether they are rows of experts' matrices.
-        of_slots_expert: whether those of the matrix of the expert that a slot is of.
-        ready: what the rows are counted by where they are written.
-        index: how a row is called that finds its event by itself, in texts.
+        needs_route: True if a route decides which rows these are.
+        of_experts: True if they are rows of experts' matrices.
+        of_slots_expert: True if they are rows of the matrix of a slot's expert.
+        ready: counter of the rows when they are written.
+        index: name in texts of the index by which a row finds its event.
     """
 
     def __init__(self, name: str, number: int, *, needs_route: bool = True, of_experts: bool = False,

@@ -73,7 +73,7 @@ class Operand:
     may_be_bytes: bool = False  # its elements may be bytes as well as floats
 
     def takes(self, dtype: str) -> bool:
-        """True if its elements may be stored in a dtype."""
+        """Returns True if its elements may be stored in a dtype."""
         if dtype == BYTES or self.is_bytes:
             return dtype == BYTES and (self.is_bytes or self.may_be_bytes)
         if dtype in INTEGERS and self.may_be_integer:
@@ -81,7 +81,7 @@ class Operand:
         return dtype == "int32" if self.is_integer else dtype not in INTEGERS
 
     def image_cols(self, mode: ColMode) -> int:
-        """Number of its column mode in a kernel's image."""
+        """Returns the number of its column mode in a kernel's image."""
         return col_modes.OWN.number if self.is_cut_by_body else mode.number
 
 
@@ -92,20 +92,20 @@ class TilePrimitive(Named):
     """A tile operation. A longer body in NumPy is registered beside it: `@DRAW.reference def _(frame): ...`.
 
     Attributes:
-        outputs, inputs: how it may touch its operands, in order; the last inputs may be missing.
+        outputs, inputs: allowed accesses to its operands, in order; the last inputs may be missing.
         required: fewest operands.
-        domains: what its tasks' row coordinate may count.
+        domains: classes of Domain that its tasks may have.
         unit: "aic" or "aiv", which an NPU runs it on.
         params: the class of the parameters of its body.
-        result: how its outputs are stored.
-        work: what its tasks take time for.
-        needs_route: whether a route brings the rows that it is about.
+        result: dtype rule of its outputs.
+        work: cost of its tasks.
+        needs_route: True if it works on rows of a route.
         verb: printed instead of the label that its program gave it.
         rules: size rules of the operation, see `hpmoe.tile_ops.shapes`.
         body: the reference, of a TaskFrame; it returns the rows made ready, or what was moved.
-        payload, way: what it moves between ranks, and in which direction.
-        is_blocking: whether it exchanges the rows of all ranks at once, and blocks meanwhile.
-        ends_product: whether unfused programs run it in the kernel of the product before it, on the vector units.
+        payload, way: data that it moves between ranks, and their direction.
+        is_blocking: True if it exchanges the rows of all ranks at once, and blocks until then.
+        ends_product: True if unfused programs run it in the kernel of the product before it, on the vector units.
     """
 
     unit: ClassVar[str] = "aiv"
@@ -145,7 +145,7 @@ class TilePrimitive(Named):
         return fault_of(self.rules, Shapes(op, buffers, routes))
 
     def operand(self, i: int) -> Operand:
-        """Allowed accesses to operand i; any access to an operand past the last."""
+        """Returns the allowed accesses to operand i; any access to an operand past the last."""
         known = self.outputs + self.inputs
         return known[i] if i < len(known) else Operand()
 
@@ -244,7 +244,7 @@ class Transfer(TilePrimitive):
 
 
 def _by_rows(numpy: RowBody) -> Body[Params]:
-    """The body of an operation that computes the rows of its outputs from its inputs and params alone."""
+    """Returns the body of an operation that computes the rows of its outputs from its inputs and params only."""
     def body(frame: Frame[Params]) -> int:
         operands, n = frame.operands(), frame.op.num_outputs
         params = () if isinstance(frame.params, NoParams) else (frame.params,)

@@ -55,7 +55,7 @@ def _(frame: Frame[Relayed]) -> int:
 
 
 def entries_of(frame: Frame[Params], top_k: int = 0) -> slice:
-    """The entries of a task's rows, of which each has as many as a token of the route, or `top_k`."""
+    """Returns the entries of a task's rows, each row with as many as a token of the route, or `top_k`."""
     top_k = top_k or frame.routing.top_k
     return slice(frame.rows.start * top_k, frame.rows.stop * top_k)
 
@@ -106,20 +106,20 @@ def _(frame: Frame[Params]) -> int:
 
 
 def fanned(frame: Frame[Params]) -> tuple[np.ndarray, np.ndarray]:
-    """The rows of the rank's experts that are of the tokens of a task's unit, and these tokens' rows."""
+    """Returns the rows of the rank's experts for the tokens of a task's unit, and these tokens' rows."""
     unit, sources = frame.rows, frame.routing.sources[frame.rank]
     mine = np.flatnonzero((unit.start <= sources) & (sources < unit.stop))
     return mine, sources[mine]
 
 
 def fanned_padding(frame: Frame[Params]) -> np.ndarray:
-    """The rows of zeros of the rank's experts, which the first unit makes: it is of tokens wherever any are received."""
+    """Returns the rows of padding of the rank's experts, which the first unit makes; it has tokens if any are received."""
     return np.flatnonzero(frame.routing.sources[frame.rank] == PADDING)[:None if frame.unit == 0 else 0]
 
 
 @REDUCE.fits
 def choices_rules(op: Shapes, weights: int = 2) -> Rules:
-    """The rows are tokens; operand `weights`, if present, has a weight for each choice of a token."""
+    """Yields the rules of rows that are tokens; operand `weights`, if present, has a weight for each choice of a token."""
     yield (implies(op.has(weights), op.width(weights) == op.top_k()),
            "has {} weights for each of a token's {} choices", op.width(weights), op.top_k())
     yield ((op.num_rows() == op.num_tokens()) & op.is_clipped(),

@@ -49,7 +49,7 @@ def _(frame: Frame[Params]) -> dict[int, np.ndarray]:
 
 
 def _send(frame: Frame[Params], peer: int, received: np.ndarray) -> np.ndarray:
-    """Rows of tokens go to where a peer receives them, and zeros to those of no entry; their entries."""
+    """Copies rows of tokens to their places at a peer, and zeros to those of padding; returns the rows' entries."""
     entries = frame.sent.entry_of_row[peer][received]
     index = entries if frame.op.operands[1].rows is row_modes.ENTRIES else entries // frame.routing.top_k
     is_row = entries != PADDING
@@ -65,7 +65,7 @@ def _(frame: Frame[Params]) -> dict[int, np.ndarray]:
 
 
 def _return(frame: Frame[Params], peer: int, received: np.ndarray) -> np.ndarray:
-    """Received rows go back to the entries that they are of; these entries."""
+    """Copies received rows back to their entries; returns these entries."""
     entries = frame.sent.entry_of_row[frame.rank][received]
     is_row = entries != PADDING
     frame.whole(0, peer)[entries[is_row]] = frame.whole(1)[received[is_row]]
@@ -91,7 +91,7 @@ def _(frame: Frame[MatrixBlock]) -> list[Move]:
 
 
 def _moved_rules(op: Shapes, received: int) -> Rules:
-    """Operand `received` of a transfer holds the rows that experts receive."""
+    """Yields the rules of a transfer whose operand `received` holds the rows that experts receive."""
     is_relayed = op.rows_are(1, row_modes.RELAY_ROWS) | op.rows_are(0, row_modes.RELAY_ENTRIES)
     yield ((op.cols(0) == op.cols(1)) & op.same_cols(0, 1) & (op.offset(0) == op.offset(1)),
            "moves rows of {} to unlike rows of {}", op.name(1), op.name(0))
@@ -108,7 +108,7 @@ ALL_TO_ALL_BACK.fits(lambda op: _moved_rules(op, 1))
 
 
 def _copied_rules(op: Shapes, copies: int, own: int, most_own: Number) -> Rules:
-    """Operand `copies` holds the replicas on a rank, operand `own` the matrices that the rank owns, or their gradients."""
+    """Yields the rules of operand `copies`, the replicas on a rank, and `own`, the rank's matrices or their gradients."""
     block, height = op.params.block, op.params.height
     num_copies = op.num_local_experts() - op.num_own_experts()
     yield op.has_copies(), "moves copies of a route that has none"

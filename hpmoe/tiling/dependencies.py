@@ -61,7 +61,7 @@ class _Derivation:
     # Kernels launched one after another.
 
     def _launch(self, index: int) -> None:
-        """A launch waits for all tasks since the one before, and for what collectives among them bring from other ranks."""
+        """Makes a launch wait for all tasks since the last one, and for rows that their collectives bring from others."""
         mine, before = self.tasks_of[index], range(self.launch, index)
         num_tasks = sum(self.tables.count(self.tasks_of[i]) for i in before)
         if num_tasks:
@@ -82,7 +82,7 @@ class _Derivation:
     # What a reader waits for.
 
     def _wait_for(self, index: int, op: tf.TileOp, storage: int) -> None:
-        """An operation that reads a storage waits for it in the finest units that it has in common with all writers."""
+        """Makes an operation that reads a storage wait for it in the finest units that it has in common with all writers."""
         accesses = [a for a in op.inputs if self.buffers[a.buffer].storage == storage]
         writers = [self.ops[w] for w in self.writers[storage]]
         unit = read_unit(op, accesses, writers)
@@ -126,7 +126,7 @@ class _Derivation:
     # Memory that is taken over.
 
     def _wait_for_release(self, release: Release) -> None:
-        """The tasks of `release.op` wait until the older storage's readers are done with their unit of it, or with all."""
+        """Makes the tasks of `release.op` wait until the older storage's readers are done with their unit, or with all."""
         block = self.events.of_release(release)
         self.tables.wait(self.tasks_of[release.op], block.first, by_unit=int(release.unit != "count"))
 
@@ -141,7 +141,7 @@ class _Derivation:
         return self.ops[self.writers[storage][0]].primitive.puts_back
 
     def _wait_for_puts(self, index: int, op: tf.TileOp) -> None:
-        """A notify task of peer j (and expert e) waits until its rank's puts to that peer (and expert) are done."""
+        """Makes a notify task of peer j (and expert e) wait until its rank's puts to that peer (and expert) are done."""
         tasks, (put,) = self.tasks_of[index], puts_of(op, self.ops)
         put_op, puts = self.ops[put], self.tasks_of[put]
         local = self.routes[op.domain.route].num_local_experts

@@ -54,7 +54,7 @@ class Tables:
 
     def add_block(self, key: object, name: str, unit: str, columns: tuple[tuple[int, int], ...], counted: Counted,
                   dynamic: bool = False) -> tf.EventBlock:
-        """An event for each unit that is counted; the arguments but for `key` are as of EventBlock."""
+        """Adds an event for each counted unit; the arguments except `key` are those of EventBlock."""
         size = len(counted.index)
         block = tf.EventBlock(name, unit, columns, self.num_events, size, dynamic)
         self.blocks[key] = block
@@ -69,7 +69,7 @@ class Tables:
 
     def wait(self, tasks: Tasks, event: int, kind: int = tf.STATIC, *, by_unit: int = 0, by_expert: int = 0,
              by_peer: int = 0, units: int = 1) -> None:
-        """Task of unit u (block u // blocks of its expert) and peer j waits for event + u // units by_unit + ..."""
+        """Makes the task of unit u (block u // blocks of its expert) and peer j wait for event + u // units by_unit + ..."""
         self.num_waits += self.count(tasks)
         self.waits += [(tasks.op, *run, tasks.block, event, units, by_unit, by_expert, by_peer, kind, 0, 0)
                        for run in tasks.tiles]

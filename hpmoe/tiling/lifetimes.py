@@ -88,7 +88,7 @@ class Lifetimes:
                 self._release_all(i, new, takes_over.get(new, ()))
 
     def occupants(self) -> dict[int, list[int]]:
-        """Storages of each shared memory, in order of use."""
+        """Returns the storages of each shared memory, in order of use."""
         out: dict[int, list[int]] = {}
         for s, buffer in enumerate(self.buffers):
             if buffer.storage == s and s in self.writers:
@@ -107,7 +107,7 @@ class Lifetimes:
                     before |= {op: FULL for op in (reader, *(self.order[reader] if reader < i else ()))}
 
     def refusal(self, storage: int) -> str:
-        """Why a storage can share no memory with another, or ""."""
+        """Returns why a storage can share no memory with another, or ""."""
         if storage not in self._refusals:
             self._refusals[storage] = self._refusal(storage)
         return self._refusals[storage]
@@ -125,7 +125,7 @@ class Lifetimes:
         return "" if covers(read, written) else "some of its columns are never read, so that nobody waits for their writers"
 
     def fault(self, new: int, old: int) -> str:
-        """Why storage `new` cannot take over the memory of `old`, or ""."""
+        """Returns why storage `new` cannot take over the memory of `old`, or ""."""
         for s in (new, old):
             if why := self.refusal(s):
                 return f"{self.buffers[s].name} cannot share memory: {why}"
@@ -166,7 +166,7 @@ class Lifetimes:
         return [a for a in (op.outputs if write else op.inputs) if self.buffers[a.buffer].storage == storage]
 
     def _unit(self, i: int, storage: int, write: bool) -> tuple | None:
-        """The row units of a storage that the tasks of an operation touch one each, or None."""
+        """Returns the row units of a storage that the tasks of an operation touch one each, or None."""
         width = self.buffers[storage].cols
         accesses = self._accesses(i, storage, write)
         if any(a.rows is not row_modes.OWN or self.buffers[a.buffer].cols != width for a in accesses):
@@ -174,7 +174,7 @@ class Lifetimes:
         return self.ops[i].domain.row_unit()
 
     def _columns(self, i: int, storage: int, write: bool) -> ColumnFootprint:
-        """The columns of a storage that the tasks of an operation touch."""
+        """Returns the columns of a storage that the tasks of an operation touch."""
         key = (i, storage, write)
         if key not in self._footprints:
             self._footprints[key] = self._column_footprint(*key)
@@ -192,8 +192,7 @@ class Lifetimes:
         return ColumnFootprint(joined(fixed), moving, op.cols, op.tile_cols)
 
     def _rows_before(self, i: int) -> dict[int, int]:
-        """Operations whose tasks on a row unit run before every task of operation i on that unit (FULL), or before one
-        of them each (PART), because one reads what the other writes."""
+        """Returns operations whose tasks on a row unit all precede each task of operation i there (FULL), or one (PART)."""
         before: dict[int, int] = {}
 
         def note(op: int, level: int) -> None:

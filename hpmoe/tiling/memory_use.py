@@ -24,13 +24,13 @@ class MemoryUse:
     """Bytes of all ranks together that are held while one kernel runs, or the launches of a function that computes ids.
 
     Attributes:
-        inputs: what the caller gives: arguments, in the backward pass those that it reads, and cotangents.
-        outputs: what it returns: results, in the backward pass gradients.
+        inputs: bytes of the caller's arrays: arguments, in the backward pass those that it reads, and cotangents.
+        outputs: bytes of results, in the backward pass of gradients.
         saved: values that the forward pass keeps for the backward one.
-        temporaries: the rest, sharing memory by lifetime.
-        apart: what the temporaries would take without sharing.
-        symmetric: of all these, what other ranks write to. On an NPU it lies in the symmetric heap, and what is saved or
-            returned of it is copied out.
+        temporaries: bytes of all other values, which share memory by lifetime.
+        apart: bytes of the temporaries without sharing.
+        symmetric: bytes among all these that other ranks write to. An NPU has them in the symmetric heap, and copies
+            saved or returned values out of it.
     """
 
     inputs: int
@@ -50,8 +50,8 @@ class MemoryReport:
     """Memory of a staged function: in inference, and forward and backward under a gradient.
 
     Attributes:
-        name: of the function, with its transforms.
-        ranks: how many ranks the bytes are of.
+        name: name of the function, with its transforms.
+        ranks: number of ranks whose bytes are added.
         inference, forward, backward: a MemoryUse of each kernel.
     """
 
@@ -73,7 +73,7 @@ class MemoryReport:
         return after + max(self.forward.temporaries, self.backward.outputs + self.backward.temporaries)
 
     def _rows(self) -> list[list[str]]:
-        """Cells of the table, the head first: MiB by kind, for each kernel."""
+        """Returns the cells of the table, the head first: MiB by kind, for each kernel."""
         fields = [f.name for f in dataclasses.fields(MemoryUse)] + ["peak"]
         rows = [[name, *(f"{getattr(getattr(self, name), f) / MIB:.2f}" for f in fields)]
                 for name in ("inference", "forward", "backward")]
@@ -93,11 +93,11 @@ class MemoryReport:
 
 def memory_use(program: Program, flows: Sequence[Taskflow], arrays: Arrays | None,
                kinds: Mapping[Var | int, str]) -> MemoryUse:
-    """Bytes of the launches of a program on all ranks; what one hands to another is held as long as there are any.
+    """Returns the bytes of the launches of a program on all ranks; a value passed between launches is held until the last.
 
     Args:
-        program: what is launched.
-        flows: of its parts, at any stage.
+        program: Program that is launched.
+        flows: the Taskflow of each of its parts, at any stage.
         arrays: for each rank the program's inputs, or as many of them as hold the ids; where None, as for the most rows
             that the plans are for.
         kinds: other kinds of inputs, and of outputs by position: "saved".
@@ -118,8 +118,7 @@ def memory_use(program: Program, flows: Sequence[Taskflow], arrays: Arrays | Non
 
 
 def _bytes_by_kind(flow: Taskflow, arrays: Arrays | None, kinds: Mapping[int, str]) -> collections.Counter[str]:
-    """Bytes of buffers on all ranks by kind: temporary, apart (what these would take without sharing), symmetric (what
-other ranks write to), or what `kinds` has for their storage."""
+    """Returns bytes of buffers on all ranks by kind: temporary, apart (without sharing), symmetric, or one of `kinds`."""
     rows = received_rows(flow, arrays, None) if arrays is not None else \
         [[plan.max_rows for plan in flow.routes]] * flow.ep_size
     apart = flow.replace(buffers=tuple(dataclasses.replace(b, memory=-1) for b in flow.buffers))

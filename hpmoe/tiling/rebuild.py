@@ -53,7 +53,7 @@ def rebuild(flow: Taskflow, ops: tuple[TileOp, ...], **changes: object) -> Taskf
 
 
 def _check_classes(ops: Sequence[TileOp]) -> None:
-    """TransformError unless the parts of operations, and of their operands, are of their classes."""
+    """Raises TransformError unless the parts of operations, and of their operands, are of their classes."""
     for i, op in enumerate(ops):
         _check_class(f"ops[{i}]", op, TileOp)
         for name, cls in PARTS_OF_OP.items():

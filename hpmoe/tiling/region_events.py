@@ -67,7 +67,7 @@ class RegionEvents:
         return block
 
     def _overlapping(self, writer: int, region: Region) -> Tasks:
-        """Tasks of a writer whose columns meet the region's; whole-row writers always do."""
+        """Returns the tasks of a writer whose columns meet the region's; whole-row writers always do."""
         op, tasks, num_tiles = self.ops[writer], self.tables.tasks_of[writer], self.tables.num_tiles[writer]
         hits: list[Interval] = []
         for access in op.outputs:
@@ -84,7 +84,7 @@ class RegionEvents:
         return Tasks(writer, tuple(joined(hits)))
 
     def _extent(self, region: Region, writer: tf.TileOp) -> tuple[int, np.ndarray, int]:
-        """Extent kind, unit indices and route of a region's events."""
+        """Returns the extent kind, unit indices and route of a region's events."""
         route, one = writer.domain.route, np.zeros(1, int)
         if writer.fans_out and self.buffers[writer.operands[0].buffer].storage == region.storage:
             route = self.routes[route].of
@@ -129,7 +129,7 @@ class RegionEvents:
         return 1 if self.ops[writer].num_peers and self.ops[writer].signal != "tile" else tasks.num_tiles
 
     def _signal(self, block: tf.EventBlock, region: Region, writer: int, tasks: Tasks) -> None:
-        """Tasks of a writer signal the events of the units that they have rows of."""
+        """Makes the tasks of a writer signal the events of the units that they have rows of."""
         op = self.ops[writer]
         if op.num_peers and op.signal != "tile":
             self.tables.signal(self._notify_tasks(writer), block.first, by_unit=int(region.unit == "expert"), remote=tf.PEER)
@@ -151,13 +151,13 @@ class RegionEvents:
                 self.tables.signal(tasks, block.first, by_unit=int(region.unit != "all"), remote=remote)
 
     def _notify_tasks(self, put: int) -> Tasks:
-        """The tasks that signal for the puts of an operation, one for each peer or each (peer, expert)."""
+        """Returns the tasks that signal for the puts of an operation, one for each peer or each (peer, expert)."""
         written = self.ops[put].operands[0].buffer
         (notify,) = [i for i, op in enumerate(self.ops) if op.primitive.is_completion_flag and op.params.buffer == written]
         return self.tables.tasks_of[notify]
 
     def of_release(self, release: Release) -> tf.EventBlock:
-        """The events of memory that is taken over: the older storage's readers are done with a unit of it, or with all."""
+        """Returns the events of memory that is taken over: the old storage's readers are done with a unit, or with all."""
         return self.tables.blocks.get((release.old, release.unit)) or self._make_release(release)
 
     def _make_release(self, release: Release) -> tf.EventBlock:
@@ -176,6 +176,6 @@ class RegionEvents:
 
 
 def _is_by_entry(region: Region, writer: tf.TileOp) -> bool:
-    """Returns True if routing decides which event counts a written row: a row that returns to tokens, or is fanned out."""
+    """Returns True if routing decides which event counts a row: rows that return to tokens, or go to several experts."""
     goes_back = region.unit == "tile" and writer.primitive.puts_back
     return goes_back or (region.unit == "slot" and writer.fans_out)

@@ -28,7 +28,7 @@ SMALL = 16  # buffers of less than 1 / SMALL of the largest are not worth a wait
 
 def share_memory(buffers: tuple[tf.Buffer, ...], ops: tuple[tf.TileOp, ...],
                  routes: tuple[tf.RoutePlan, ...]) -> tuple[tf.Buffer, ...]:
-    """The buffers of these operations with temporaries in the memory of those that are dead by then.
+    """Returns the buffers of operations, with temporaries in the memory of buffers that are no longer read.
 
     Each temporary, by first write, goes where the flow of data orders it anyway, or else where waiting unit by unit does.
     Only what a lone rank sends to itself may wait for all of an operation: elsewhere that would keep stages from
@@ -74,12 +74,12 @@ def memory_fault(buffers: tuple[tf.Buffer, ...], ops: tuple[tf.TileOp, ...], rou
 
 
 def remote_memories(flow: tf.Taskflow) -> set[int]:
-    """The memories that other ranks write to, by their first storage: on an NPU they lie in the symmetric heap."""
+    """Returns the memories that other ranks write to, by their first storage, which an NPU has in the symmetric heap."""
     return {tf.memory_of(flow.buffers, op.operands[0].buffer) for op in flow.ops if op.primitive.is_remote}
 
 
 def memory_bytes(flow: tf.Taskflow, received: Sequence[int]) -> dict[int, int]:
-    """Bytes of each memory, by its first storage, on a rank that receives `received` rows through each route."""
+    """Returns the bytes of each memory, by its first storage, on a rank that receives `received` rows through each route."""
     out: dict[int, int] = {}
     for b, buffer in enumerate(flow.buffers):
         rows = known(buffer.num_rows) if buffer.route < 0 else received[buffer.route]

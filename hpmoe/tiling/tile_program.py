@@ -26,13 +26,13 @@ NO_RULE = {
 
 
 def tile_program(program: Program, tile_rows: int, tile_cols: int, unified: bool = True) -> tf.Taskflow:
-    """The Taskflow of a Program, with blocking collectives and no queues; `unified` is that of a Machine."""
+    """Returns the Taskflow of a Program, with blocking collectives and no queues; `unified` is that of a Machine."""
     flow = tile_operations(program, tile_rows, tile_cols, unified)
     return rebuild(flow, flow.ops)
 
 
 def tile_operations(program: Program, tile_rows: int, tile_cols: int, unified: bool = True) -> tf.Taskflow:
-    """The operations, buffers and routes of the Taskflow of a Program, without tasks and what orders them."""
+    """Returns the operations, buffers and routes of the Taskflow of a Program, without tasks and their order."""
     tiler = Tiler(program, tile_rows, tile_cols, unified)
     for index, eqn in enumerate(program.equations):
         tiler.index = index

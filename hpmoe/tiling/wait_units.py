@@ -51,7 +51,7 @@ def _write_unit(writer: tf.TileOp, reader: tf.TileOp) -> str:
 
 
 def part_cols(reader: tf.TileOp, accesses: Sequence[tf.Access], writers: Sequence[tf.TileOp], total: int) -> int | None:
-    """Columns of the parts, of `total`, that a reader may wait for one by one; 0 for any, None where it waits for all."""
+    """Returns the columns of the parts that a reader may wait for one by one; 0 for any, None if it waits for all."""
     parts = min(_written_cols(w, total) for w in writers)
     fits = not parts or ({a.cols for a in accesses} == {col_modes.OWN} and reader.cols and parts < total
                          and not (parts % reader.tile_cols and reader.tile_cols % parts))
@@ -59,7 +59,7 @@ def part_cols(reader: tf.TileOp, accesses: Sequence[tf.Access], writers: Sequenc
 
 
 def _written_cols(writer: tf.TileOp, total: int) -> int:
-    """The parts in which rows come back; all of a whole row; 0 for any tile."""
+    """Returns the columns of the parts in which rows return; `total` for whole rows, 0 for any tile."""
     if not writer.num_peers:
         return 0 if writer.cols else total
     return writer.tile_cols if writer.primitive.returns_rows and writer.cols and writer.signal == "tile" else total

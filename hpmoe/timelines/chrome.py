@@ -20,7 +20,7 @@ LINKS = ("egress", "ingress", "node_egress", "node_ingress", "memory")
 
 
 def chrome_json(timelines: Sequence[Run], *, max_arrows: int = 10_000) -> str:
-    """One Chrome trace of several runs of the same ranks, one after another: a process a rank, a thread a worker.
+    """Returns one Chrome trace of several runs of the same ranks, one after another: a process a rank, a thread a worker.
 
     A task is a complete event of its unit's category, "aic" or "aiv"; the time before it in which its worker waited is
     one named "wait" of category "wait", and an arrow leads from the task whose signal ended the wait to the task that
@@ -30,7 +30,7 @@ def chrome_json(timelines: Sequence[Run], *, max_arrows: int = 10_000) -> str:
 
     Args:
         timelines: the runs.
-        max_arrows: of each run; those of the longest waits are drawn.
+        max_arrows: most arrows of each run; those of the longest waits are drawn.
     """
     events: list[Fields] = []
     names: dict[tuple[int, int], str] = {}
@@ -84,7 +84,7 @@ def _task_events(line: Run, at: float) -> Iterator[Fields]:
 
 
 def _arrows(line: Run, at: float, max_arrows: int, prefix: str) -> Iterator[Fields]:
-    """From inside the task that signalled to the beginning of the task that waited."""
+    """Yields arrows from inside the task that signalled to the beginning of the task that waited."""
     by = releases(line)
     rows = np.flatnonzero(by >= 0)
     rows = rows[np.argsort(line.wait_begin[rows] - line.begin[rows], kind="stable")[:max_arrows]]
@@ -112,7 +112,7 @@ def _counter(rank: int, name: str, ts: float, value: float) -> Fields:
 
 
 def _shares(line: Run, rank: int, edges: np.ndarray) -> Iterator[tuple[str, list[float]]]:
-    """Each counter of a rank: its name and a value between neighbouring edges."""
+    """Yields each counter of a rank: its name and a value between neighbouring edges."""
     flow, width = line.flow, max(line.span / BINS, 1e-12)
     mine, matrix = line.rank == rank, flow.units()[line.task]
     num_matrix = len(known(flow.machine).queues_of("aic"))

@@ -56,7 +56,7 @@ class CriticalPath(NotebookText):
     steps: tuple[Step, ...]  # the pieces, in order of time
 
     def shares(self) -> dict[str, float]:
-        """Microseconds on the path by tile operation, and as "signals", "events" and "between tasks"; the longest first."""
+        """Returns microseconds on the path by tile operation, "signals", "events" and "between tasks", the longest first."""
         other = {"signal": "signals", "events": "events", "between": "between tasks"}
         out: dict[str, float] = {}
         for step in self.steps:
@@ -65,7 +65,7 @@ class CriticalPath(NotebookText):
         return dict(sorted(out.items(), key=lambda item: -item[1]))
 
     def runs(self) -> list[list[Step]]:
-        """The pieces in groups: bodies of one operation that follow each other, each with what lies before it."""
+        """Returns the pieces in groups: bodies of one operation that follow each other, each with the pieces before it."""
         out: list[list[Step]] = []
         before: list[Step] = []
         for step in self.steps:
@@ -79,8 +79,8 @@ class CriticalPath(NotebookText):
         return out
 
     def text(self) -> str:
-        """The path with the tasks on it; neighbours of the same operation are one line: its first and last task, and
-        how much of it is waiting."""
+        """Returns the path as text: the first and last task of neighbours of one operation, and how much of it is waiting.
+        """
         return "\n".join(_text(self))
 
     def __str__(self) -> str:
@@ -100,7 +100,7 @@ def critical_path(line: Run) -> CriticalPath:
     steps: list[Step] = []
 
     def add(until: float, kind: str, why: str) -> float:
-        """A piece of the current row from `until`, which is not later than `now`, to `now`; returns where it began."""
+        """Adds the piece from `until`, not later than `now`, to `now` to the current row; returns where it began."""
         if until < now:
             steps.append(Step(int(line.rank[row]), int(line.queue[row]), int(line.task[row]), until, now, kind, why))
         return min(until, now)
@@ -151,7 +151,7 @@ def _text(path: CriticalPath) -> Iterator[str]:
 
 
 def _place(path: CriticalPath, steps: list[Step]) -> str:
-    """The ranks and workers of some pieces."""
+    """Returns the ranks and workers of some pieces as text."""
     ranks = sorted({s.rank for s in steps})
     names = list(dict.fromkeys(known(path.line.flow.machine).queue_name(s.queue) for s in steps))
     where = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"

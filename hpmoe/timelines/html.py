@@ -86,7 +86,7 @@ def _numbers(timelines: Sequence[Run], names: Sequence[str], are_headline: bool)
 
 
 def format_number(value: float | None) -> str:
-    """A time or a share, or "-" where a run has none."""
+    """Returns a time or a share as text, or "-" if a run has none."""
     return "-" if value is None else f"{value:,.1f}" if value >= 10 else f"{value:.3f}"
 
 
@@ -95,7 +95,7 @@ def _kind(line: Run) -> str:
 
 
 def _gantt(line: Run, rank: int, longest: float) -> Iterator[str]:
-    """A row for each worker of a rank, a rectangle for each stretch of one kind of work, and the axis of time."""
+    """Yields a row for each worker of a rank, a rectangle for each stretch of one kind of work, and the axis of time."""
     (doing,) = most_of(line, CELLS, [rank])
     for unit, queues in units(known(line.flow.machine)).items():
         yield _row(unit_label(unit, len(queues)), _bars(line, doing, queues, longest))
@@ -137,7 +137,7 @@ def _bars(line: Run, doing: np.ndarray, queues: range, longest: float) -> str:
 
 
 def _time_axis(longest: float) -> str:
-    """The times at round places from 0 to the end of the longest run, the same below every chart of the page."""
+    """Returns the times at round places from 0 to the end of the longest run, the same below every chart of the page."""
     step = 10.0 ** np.floor(np.log10(max(longest, 1e-9) / 4))
     step *= next(n for n in (1, 2, 5, 10) if longest / (n * step) <= 8)
     ticks = "".join(f"<b style='left:{100 * t / max(longest, 1e-12):.2f}%'>{format_us(t) if t else '0'}</b>"
@@ -146,7 +146,7 @@ def _time_axis(longest: float) -> str:
 
 
 def _curves(line: Run, longest: float) -> Iterator[str]:
-    """The share of each unit's workers that is busy over time."""
+    """Yields the share of each unit's workers that is busy over time."""
     edges = np.linspace(0.0, max(line.span, 1e-12), 201)
     x = edges[1:] / max(longest, 1e-12) * CELLS
     legend, lines = [], []

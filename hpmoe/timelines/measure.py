@@ -23,7 +23,7 @@ class _Record:
     link: Link | None
 
     def complete(self) -> Timeline:
-        """With the parts of all ranks, whose clock is one: that of the machine."""
+        """Returns the Timeline with the parts of all ranks, on the clock of the machine."""
         trace, moved = self.trace, self.moved
         if self.link is not None:
             mine = np.concatenate([trace, moved], None).tobytes()

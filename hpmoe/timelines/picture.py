@@ -24,7 +24,7 @@ CELLS = 800
 
 
 def shown_ranks(line: Run) -> list[int]:
-    """The ranks that a picture can hold: evenly among all, and the one that ends last."""
+    """Returns the ranks that a picture can hold: evenly among all, and the one that ends last."""
     if line.flow.ep_size <= RANKS_SHOWN:
         return list(range(line.flow.ep_size))
     last, others = int(line.rank[np.argmax(line.end)]), RANKS_SHOWN - 1
@@ -32,7 +32,7 @@ def shown_ranks(line: Run) -> list[int]:
 
 
 def title(line: Run) -> str:
-    """One line that says whose run it is, and whether it is simulated."""
+    """Returns one line with the name of the run, and whether it is simulated."""
     ranks = shown_ranks(line)
     some = "" if len(ranks) == line.flow.ep_size else f"; ranks {', '.join(map(str, ranks))} of {line.flow.ep_size}"
     return f"{line.flow.name}: {'' if line.is_simulated else 'measured '}{line.summary()}{some}"
@@ -71,7 +71,7 @@ def _draw_rank(ax: Axes, line: Run, rank: int) -> None:
 
 
 def _draw_utilisation(ax: Axes, line: Run) -> None:
-    """The share of the workers of each unit, over all ranks, that is in task bodies."""
+    """Draws the share of the workers of each unit, over all ranks, that is in task bodies."""
     edges = np.linspace(0.0, max(line.span, 1e-9), 201)
     for (unit, queues), style in zip(units(known(line.flow.machine)).items(), ("-", "--"), strict=False):
         share = busy_share(line, queues, edges)

@@ -9,7 +9,7 @@ from hpmoe.timelines.run import Run, op_name
 
 
 def waiting_for(line: Run) -> dict[str, float]:
-    """Microseconds all workers together waited, by what they waited for, the longest first; see Timeline.waiting_for."""
+    """Returns the microseconds that all workers together waited, by cause, the longest first; see Timeline.waiting_for."""
     by, names = releases(line), [op_name(line.flow, op) for op in line.flow.ops]
     op = np.where(by >= 0, line.flow.tasks["op"][line.task[by]], len(names))
     lost = np.bincount(op, line.begin - line.wait_begin, len(names) + 1)
@@ -22,7 +22,7 @@ def waiting_for(line: Run) -> dict[str, float]:
 
 
 def releases(line: Run) -> np.ndarray:
-    """For each row the row whose signal ended its wait, or -1 where its events had counted enough, [ep * num_tasks] int.
+    """Returns, for each row, the row whose signal ended its wait, or -1 without a wait, [ep * num_tasks] int.
 
     A simulation says so itself. Of a measured run it is the last to end of the tasks that signal an awaited event and had
     begun before anybody went on from it. Where the event is found at run time (an expert of a slot, a tile of entries), it
@@ -50,7 +50,7 @@ def releases(line: Run) -> np.ndarray:
 
 
 def _sent(line: Run, row_of: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Every signal of every rank: the row that sends it, the rank where it arrives, and its index among the signals."""
+    """Returns every signal of every rank: the row that sends it, the rank where it arrives, its index among the signals."""
     flow, ep, signals = line.flow, line.flow.ep_size, line.flow.deps.signals
     signal, rank, other = (x.reshape(-1) for x in np.meshgrid(np.arange(len(signals)), np.arange(ep), np.arange(ep),
                                                               indexing="ij"))
@@ -66,7 +66,7 @@ def _sent(line: Run, row_of: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.nda
 
 def _last_of_event(line: Run, source: np.ndarray, signalled: np.ndarray, row: np.ndarray,
                    awaited: np.ndarray) -> np.ndarray:
-    """For each wait the last to end of the rows that signal its event and had begun before any that waited for it; or -1."""
+    """Returns for each wait the last to end of the rows that signal its event and began before any that waited; or -1."""
     size = int(max(signalled.max(initial=0), awaited.max(initial=0))) + 1
     first = np.full(size, np.inf)
     np.minimum.at(first, awaited, line.begin[row])
@@ -80,7 +80,7 @@ def _last_of_event(line: Run, source: np.ndarray, signalled: np.ndarray, row: np
 
 def _last_of_block(line: Run, source: np.ndarray, signalled: np.ndarray, row: np.ndarray,
                    awaited: np.ndarray) -> np.ndarray:
-    """For each wait the last row to end, before the wait did, of those that signal its block; or -1."""
+    """Returns for each wait the last row to end, before the wait did, of those that signal its block; or -1."""
     times = np.sort(line.end[source])
     key = signalled * (len(times) + 1) + np.searchsorted(times, line.end[source])
     order = np.argsort(key, kind="stable")

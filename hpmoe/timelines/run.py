@@ -44,10 +44,10 @@ class Run:
 
     Attributes:
         flow: the Taskflow that ran; it has queues.
-        rank, queue, task: [ep * num_tasks] int32, where the row ran and which task of `flow` it is.
-        wait_begin, begin, end: [ep * num_tasks] float, when its worker came to it, began its body and had signalled.
+        rank, queue, task: [ep * num_tasks] int32, rank and queue in which the row ran, and its task of `flow`.
+        wait_begin, begin, end: [ep * num_tasks] float, when its worker began to wait, began the body and had signalled.
         origin: microseconds of that first moment on the clock of the run.
-        simulated: of a simulated run, what else the simulation knows of it; None where the run was measured.
+        simulated: other results of a simulation; None if the run was measured.
         moved: [ep, ep], how many bytes the transfers of each rank copied to arrays of each, its own too, counted as they
             were copied; of a measured rank that is a process, at least its own row. None if they were not counted.
     """
@@ -78,7 +78,7 @@ class Run:
         return self.simulated.machine if self.simulated else known(self.flow.machine)
 
     def link_bytes(self, node_size: int | None = None) -> LinkBytes:
-        """Bytes that transfers moved, by the links that they took.
+        """Returns the bytes that transfers moved, by the links that they took.
 
         Args:
             node_size: ranks r with the same r // node_size are one node; by default that of the machine.
@@ -114,18 +114,18 @@ class Run:
         return float((self.begin - self.wait_begin).sum())
 
     def utilisation(self) -> np.ndarray:
-        """The share of `span` that each worker spent in task bodies, [ep, num_queues]."""
+        """Returns the share of `span` that each worker spent in task bodies, [ep, num_queues]."""
         shape = (self.flow.ep_size, len(self.flow.queues))
         busy = np.bincount(self.rank * shape[1] + self.queue, self.end - self.begin, shape[0] * shape[1])
         return busy.reshape(shape) / max(self.span, 1e-12)
 
     def unit_utilisation(self) -> dict[str, np.ndarray]:
-        """The share of `span` that the workers of each unit, "aic" and "aiv" or "worker", spent in bodies; each [ep]."""
+        """Returns the share of `span` that the workers of each unit, "aic" and "aiv" or "worker", spent in bodies, [ep]."""
         share = self.utilisation()
         return {unit: share[:, queues].mean(axis=1) for unit, queues in units(known(self.flow.machine)).items()}
 
     def exposed_communication(self) -> np.ndarray:
-        """Microseconds in which transfers from or to a rank are under way and none of its matrix workers is busy, [ep].
+        """Returns the microseconds in which transfers of a rank run while none of its matrix workers is busy, [ep].
 
         A transfer is under way while the task that makes it is in its body; a signal without rows is none, nor is what a
         rank copies to itself. A matrix worker is busy in the body of a task of the matrix unit.
@@ -141,7 +141,7 @@ class Run:
         return out
 
     def summary(self) -> str:
-        """Span, share of time in task bodies and time waited, on one line."""
+        """Returns span, share of time in task bodies and time waited, on one line."""
         busy = float(self.utilisation().mean()) if self.flow.queues else 0.0
         kind = "simulated " if self.is_simulated else ""
         return (f"{kind}{format_us(self.span)}, {busy:.0%} busy, ".replace("%", " %")
@@ -149,7 +149,7 @@ class Run:
 
 
 def rows_of(flow: Taskflow) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rank, queue and task of each row of a run of a taskflow with queues, [ep * num_tasks] int32.
+    """Returns rank, queue and task of each row of a run of a taskflow with queues, [ep * num_tasks] int32.
 
     Example:
         >>> import hpmoe
@@ -165,7 +165,7 @@ def rows_of(flow: Taskflow) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def format_us(us: float) -> str:
-    """A time with three digits and its unit."""
+    """Returns a time as text, with three digits and its unit."""
     if us < 1e3:
         return f"{us:.1f} us"
     value, unit = (us / 1e3, "ms") if us < 1e6 else (us / 1e6, "s")
@@ -184,19 +184,19 @@ def workers_text(flow: Taskflow) -> str:
 
 
 def units(machine: Machine) -> dict[str, range]:
-    """The queues of each unit: of "aic" and "aiv", or of "worker" where every worker takes both kinds of tasks."""
+    """Returns the queues of each unit: "aic" and "aiv", or "worker" if every worker takes both kinds of tasks."""
     if machine.unified:
         return {"worker": machine.queues_of("aic")}
     return {unit: queues for unit in ("aic", "aiv") if (queues := machine.queues_of(unit))}
 
 
 def unit_label(unit: str, count: int) -> str:
-    """The workers of a unit as a chart names them."""
+    """Returns the workers of a unit as a chart names them."""
     return f"{unit if unit == 'worker' else unit.upper()} 0{f'..{count - 1}' if count > 1 else ''}"
 
 
 def op_name(flow: Taskflow, op: TileOp) -> str:
-    """`swiglu -> c`: the primitive, and the buffer its tasks write; `notify dispatch` where they write none."""
+    """Returns the primitive of an operation and the buffer it writes, `swiglu -> c`; `notify dispatch` without a buffer."""
     if not op.operands:
         return f"{op.opcode.lower()} {op.label}"
     return f"{op.label} -> {flow.buffers[op.operands[0].buffer].name}"

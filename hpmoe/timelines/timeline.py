@@ -33,12 +33,12 @@ class Timeline(Run):
 
     @classmethod
     def from_trace(cls, flow: Taskflow, trace: np.ndarray, moved: np.ndarray | None = None) -> Timeline:
-        """The Timeline of a launch.
+        """Returns the Timeline of a launch.
 
         Args:
-            flow: what was launched.
+            flow: Taskflow that was launched.
             trace: int64 [ep, num_tasks, 3] nanoseconds, tasks in the order of the queues.
-            moved: see Timeline.
+            moved: [ep, ep] bytes from rank to rank, see Run; or None.
 
         Raises:
             ArgumentError: the taskflow has no queues, or the trace is of another shape.
@@ -65,7 +65,7 @@ class Timeline(Run):
         return cls(flow, *rows_of(flow), wait_begin, begin, end, first / 1e3, None, moved)
 
     def waiting_for(self) -> dict[str, float]:
-        """Microseconds all workers together waited, by what they waited for, the longest first; they add up to `waiting`.
+        """Returns the microseconds that all workers together waited, by cause, the longest first; they add up to `waiting`.
 
         What a worker waited for is the tile operation whose signal ended its wait, see `critical_path`; "events already
         counted" is what looking at events took that needed no waiting.
@@ -85,7 +85,7 @@ class Timeline(Run):
         return critical_path(self)
 
     def chrome_json(self, max_arrows: int = 10_000) -> str:
-        """The run as a Chrome trace: open it in ui.perfetto.dev or chrome://tracing; see timelines.chrome."""
+        """Returns the run as a Chrome trace: open it in ui.perfetto.dev or chrome://tracing; see timelines.chrome."""
         return chrome.chrome_json([self], max_arrows=max_arrows)
 
     def text(self, width: int = 72) -> str:
@@ -93,7 +93,7 @@ class Timeline(Run):
         return text.gantt_text(self, width)
 
     def report(self) -> str:
-        """Utilisation of each unit, exposed communication, waiting by what for, and the critical path, as text."""
+        """Returns a text of the use of each unit, exposed communication, waiting by its cause, and the critical path."""
         return text.report_text(self)
 
     def picture(self, path: str | os.PathLike[str], *, rank: int | None = None, until: float | None = None,

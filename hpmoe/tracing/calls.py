@@ -68,7 +68,7 @@ def _usual(signature: inspect.Signature) -> str:
 
 
 def find_call(name: str) -> Rule:
-    """The rule for `name`; TraceError saying why there is none, and what comes nearest."""
+    """Returns the rule for a MindSpore operation; raises TraceError, with the nearest known names, if there is none."""
     rule = CALLS.get(name) or CALLS.get(name.removeprefix("Deprecated"))
     if rule is not None:
         return rule

@@ -48,7 +48,7 @@ def refuse_generator(recorder: Trace, generator: Generator, *increment: object) 
 
 
 def states() -> tuple[object, bytes]:
-    """The states of the generators in GLOBAL, which any function reaches."""
+    """Returns the states of the generators in GLOBAL, which any function reaches."""
     return random.getstate(), pickle.dumps(np.random.get_state(legacy=False))
 
 

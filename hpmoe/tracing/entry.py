@@ -95,7 +95,7 @@ def _trace_once(f: Function, names: Sequence[str], given: Sequence[object], tree
 
 
 def argument_aval(leaf: object) -> ShapeDtypeStruct | None:
-    """The abstract value of an argument's leaf, or None for one that is no tensor."""
+    """Returns the abstract value of an argument's leaf, or None for one that is no tensor."""
     if isinstance(leaf, ShapeDtypeStruct):
         return leaf
     if isinstance(leaf, Tensor):
@@ -112,7 +112,7 @@ def function_name(f: Function) -> str:
 
 
 def argument_names(f: Function, paths: Sequence[tuple[PyTree, ...]]) -> list[str]:
-    """`x` for the argument x, `x_key_0` for a leaf inside it; distinct. Paths are those of (args, kwargs)."""
+    """Returns `x` for the argument x, `x_key_0` for a leaf inside it; distinct. Paths are those of (args, kwargs)."""
     function = getattr(f, "construct", f)
     try:
         parameters = list(inspect.signature(function).parameters.values())
@@ -180,6 +180,6 @@ def _with_captures(program: Program, captures: Mapping[Var, Tensor]) -> Program:
 
 
 def _distinct(name: str, taken: Sequence[str]) -> str:
-    """`name` as an identifier that is not among `taken`."""
+    """Returns `name` as an identifier that is not among `taken`."""
     base = re.sub(r"\W", "_", name)
     return next(n for n in (base, *(f"{base}_{i}" for i in range(1, len(taken) + 2))) if n not in taken)

@@ -25,7 +25,7 @@ def is_library_frame(frame: types.FrameType) -> bool:
 
 
 def short_path(filename: str) -> str:
-    """`filename` relative to the working directory where it is below that, else its last part."""
+    """Returns `filename` relative to the working directory if it is below that, else its last part."""
     try:
         return _short_path(filename, os.getcwd())
     except OSError:  # the working directory is gone
@@ -41,7 +41,7 @@ def _short_path(filename: str, directory: str) -> str:
 
 
 def user_source() -> str:
-    """`file:line` of the innermost frame outside hpmoe and MindSpore; empty where there is none."""
+    """Returns `file:line` of the innermost frame outside hpmoe and MindSpore, or ""."""
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None and is_library_frame(frame):
         frame = frame.f_back
@@ -49,13 +49,13 @@ def user_source() -> str:
 
 
 def not_traceable(what: str, why: str, instead: str, source: str | None = None) -> TraceError:
-    """The error for `what`; every error of a trace has this form."""
+    """Returns the error for `what`, which cannot be traced; every error of a trace has this form."""
     return TraceError(f"{what} is not traceable: {why}\n  at {user_source() if source is None else source}\n"
                       f"  write instead: {instead}")
 
 
 def explain(error: Exception) -> TraceError | None:
-    """The TraceError for an exception of MindSpore's that a tracer brought about; None for any other."""
+    """Returns the TraceError for an exception of MindSpore that a tracer caused; None for any other."""
     frames = list(traceback.walk_tb(error.__traceback__))
     names = [frame.f_code.co_name for frame, _ in frames]
     index = max((i for i, (frame, _) in enumerate(frames) if not is_library_frame(frame)), default=-1)

@@ -54,7 +54,7 @@ def getitem(r: Recorder, x: Tracer, index: Tracer) -> Tracer:
 
 
 def _expanded(x: Tracer, parts: tuple[object, ...]) -> list[object]:
-    """The index with its ellipsis written out."""
+    """Returns the index with its ellipsis written out."""
     used = sum(p is not None and p is not Ellipsis for p in parts)
     rank = len(x.hpmoe_aval.shape)
     if used > rank:
@@ -85,7 +85,8 @@ def _slice(r: Recorder, x: Tracer, axis: int, part: slice) -> Tracer:
 
 
 def gather(r: Recorder, x: Tracer, index: Tracer, axis: int) -> Tracer:
-    """x[..., index, ...] with `index` at `axis`; known numbers, at another axis than the first, are slices joined."""
+    """Returns x[..., index, ...] with `index` at `axis`; known numbers, at another axis than the first, are slices joined.
+    """
     if not isinstance(index, Tracer) and axis > 0:
         known = np.asarray(index)
         if known.ndim == 1 and known.dtype.kind in "iu" and 0 < len(known) <= MOST_KNOWN:
@@ -120,7 +121,7 @@ def _picked(r: Recorder, x: Tracer, axis: int, index: np.ndarray) -> Tracer:
 
 
 def _runs(index: list[int]) -> list[tuple[int, int, int]]:
-    """(start, stop, step) of slices that, one after another, are an index."""
+    """Returns (start, stop, step) of slices that, one after another, are an index."""
     runs: list[list[int]] = []
     for i in index:
         last = runs[-1] if runs else []

@@ -29,7 +29,7 @@ def _kind(dtype: str) -> int:
 
 
 def promote_dtypes(dtypes: Sequence[str], numbers: Sequence[object]) -> str:
-    """The common dtype of tensors and Python numbers; a number only matters where it is of a wider kind.
+    """Returns the common dtype of tensors and Python numbers; a number only matters if it is of a wider kind.
 
     Example:
         >>> promote_dtypes(["float16", "bfloat16"], []), promote_dtypes(["int32"], [0.5])
@@ -47,7 +47,8 @@ def promote_dtypes(dtypes: Sequence[str], numbers: Sequence[object]) -> str:
 
 
 def scaled_dtype(operands: Sequence[Operand], numbers: Sequence[object] = ()) -> str:
-    """The dtype of a product or quotient: beside dimensions, a tensor without any counts as a number of its kind."""
+    """Returns the dtype of a product or quotient; beside others, a tensor without dimensions counts as a number of its kind.
+    """
     tensors = [o.hpmoe_aval for o in operands if isinstance(o, Tracer)]
     arrays = [a.dtype for a in tensors if a.shape != ()] or [a.dtype for a in tensors]
     best = promote_dtypes(arrays, [*numbers, *(o for o in operands if not isinstance(o, Tracer))])
@@ -68,14 +69,14 @@ def to_float(r: Recorder, x: Tracer) -> Tracer:
 
 
 def floats_only(x: Tracer, what: str) -> Tracer:
-    """x, or TraceError for what MindSpore rounds to an integer on some devices and not on others."""
+    """Returns x; raises TraceError if it has no floats, as MindSpore rounds integers on some devices only."""
     if x.hpmoe_aval.dtype not in REALS:
         raise not_traceable(f"{what} of {x.hpmoe_aval}", "only floats have it", "x.astype(mindspore.float32) first")
     return x
 
 
 def emit(r: Recorder, primitive: Primitive, *operands: Operand, dtype: str | None = None) -> Tracer:
-    """The equation of an elementwise primitive on operands brought to one dtype; a bool stays, it counts as 0 or 1."""
+    """Adds an equation of an elementwise primitive on operands brought to one dtype; a bool stays, and counts as 0 or 1."""
     tensors = [o.hpmoe_aval.dtype for o in operands if isinstance(o, Tracer)]
     dtype = dtype or promote_dtypes(tensors, [o for o in operands if not isinstance(o, Tracer)])
     cast_all = [to_dtype(r, o, dtype) if isinstance(o, Tracer) and isinstance(o.hpmoe_atom, Var) and (
@@ -86,7 +87,7 @@ def emit(r: Recorder, primitive: Primitive, *operands: Operand, dtype: str | Non
 
 
 def in_float32(rule: Rule) -> Rule:
-    """A rule of several equations, on half-precision operands computed in float32 and its results rounded once."""
+    """Returns a rule of several equations that computes half-precision operands in float32 and rounds its results once."""
     signature = inspect.signature(rule)
 
     @functools.wraps(rule)
@@ -106,6 +107,6 @@ def wide(r: Recorder, x: X) -> X:
 
 
 def full(r: Recorder, shape: tuple[int | Rows, ...], value: Operand, dtype: str) -> Tracer:
-    """An array of one value."""
+    """Returns an array of one value."""
     usual = value.hpmoe_aval.dtype if isinstance(value, Tracer) else "float32"
     return r(broadcast_to, value, shape=shape, **dtype_param(dtype, usual))

@@ -36,7 +36,7 @@ _LOCK = new_lock()
 
 
 def current_recorder() -> Trace | None:
-    """The innermost trace of this thread, or None."""
+    """Returns the innermost trace of this thread, or None."""
     stack = getattr(_LOCAL, "stack", ())
     while stack:
         running = stack[-1]()
@@ -93,7 +93,7 @@ def _next_seed(self: Generator, *increment: object) -> object:
 
 
 def _call_primitive(self: Primitive, *args: object) -> object:
-    """A call of a MindSpore operation that is an object; while a graph is compiled it is not reported."""
+    """Calls a MindSpore operation that is an object; while a graph is compiled the trace does not see it."""
     recorder = current_recorder()
     if recorder is not None:
         refuse_operation(recorder, self)

@@ -41,7 +41,7 @@ def _made_by(primitive: object, atom: Atom, producers: Producers) -> Equation | 
 
 
 def _transposed_matmul(b: Builder, eqn: Equation, producers: Producers) -> Atom | None:
-    """matmul x (transpose w) -> matmul[transpose] x w, and so for experts' weights, each of which is transposed."""
+    """Rewrites matmul x (transpose w) to matmul[transpose] x w, also for experts' weights, each of which is transposed."""
     source = _made_by(transpose, eqn.inputs[1], producers) if eqn.primitive in TURNED else None
     if source is None or source.params["axes"] not in ((1, 0), (0, 2, 1)):
         return None
@@ -83,7 +83,7 @@ def _are_halves(gate: Equation, up: Equation) -> bool:
 
 
 def _dispatch(b: Builder, eqn: Equation, producers: Producers) -> Atom | None:
-    """exchange of what permute sorted by the ids of the route -> dispatch"""
+    """Rewrites an exchange of rows that permute sorted by the ids of the route to a dispatch."""
     source = _made_by(permute_rows, eqn.inputs[0], producers) if eqn.primitive is exchange_rows else None
     if source is None or source.params.get("start", 0) or not _same_ids(source.inputs[1], eqn.inputs[1], producers):
         return None
@@ -91,7 +91,7 @@ def _dispatch(b: Builder, eqn: Equation, producers: Producers) -> Atom | None:
 
 
 def _combine(b: Builder, eqn: Equation, producers: Producers) -> Atom | None:
-    """unpermute by the ids of the route of what exchange_back gives -> combine"""
+    """Rewrites an unpermute by the ids of the route of an exchange_back to a combine."""
     source = _made_by(return_rows, eqn.inputs[0], producers) if eqn.primitive is unpermute_rows else None
     if source is None or eqn.params.get("start", 0) or not _same_ids(eqn.inputs[1], source.inputs[1], producers):
         return None

@@ -39,11 +39,11 @@ class Recorder:
     """Collects the equations of one trace.
 
     Attributes:
-        mesh: its ranks, given to routes.
+        mesh: ranks of the trace, which routes get.
         pending: the first error raised inside a MindSpore call, which may reach the user in another form.
         inputs: variables of the arguments, in order.
-        captures: variables of the tensors met that are no arguments.
-        reports: values that are looked at after each call, and the functions that do; see `Program.reports`.
+        captures: variables of tensors that the function reads and that are no arguments.
+        reports: values to check after each call, with the functions that check them; see `Program.reports`.
     """
 
     def __init__(self, mesh: Mesh):
@@ -93,7 +93,7 @@ class Recorder:
                                 "ms.grad of the staged callable, or hpmoe.rewriting.vjp(hpmoe.trace(f, *args))")
 
     def lift(self, value: object) -> Any:
-        """Tensors become tracers, also inside lists and tuples; everything else stays."""
+        """Converts tensors to tracers, also inside lists and tuples; returns everything else unchanged."""
         if isinstance(value, Tracer):
             if value.hpmoe_recorder is not self:
                 raise not_traceable("a tracer of another trace", "that trace is finished, or this one runs inside it",
@@ -108,7 +108,7 @@ class Recorder:
         return value
 
     def capture(self, tensor: Tensor) -> Tracer:
-        """A tracer for a tensor the function closed over; a 0-d constant becomes a literal, unless it is differentiated."""
+        """Returns a tracer for a closed-over tensor; a 0-d constant becomes a literal, unless it is differentiated."""
         if has_no_data(tensor):
             raise not_traceable("a call MindSpore did not report", "its result has no values and no equation",
                                 "the mint function of the same meaning")
@@ -123,7 +123,7 @@ class Recorder:
     # Equations.
 
     def record(self, primitive: Primitive, args: tuple[object, ...], params: dict[str, object]) -> object:
-        """The equation `primitive[params] args`, as tracers of its outputs; what `Primitive.__call__` asks for."""
+        """Adds the equation `primitive[params] args`; returns tracers of its outputs. `Primitive.__call__` calls it."""
         try:
             self._check_usable(primitive.name)
             operands = [self.lift(a) for a in args]
@@ -134,7 +134,7 @@ class Recorder:
             self.fail(error)
 
     def _route(self, primitive: Primitive, *operands: Operand, **params: object) -> RouteTracer:
-        """The route of some ids and options, made once: rows of two dispatches by the same ids correspond."""
+        """Returns the route of some ids and options, made once: rows of two dispatches by the same ids correspond."""
         key = (*map(self.atom, operands), *params.items())
         if key not in self._routes:
             mesh: dict[str, object] = {"ep_size": self.mesh.num_ranks}
@@ -147,14 +147,14 @@ class Recorder:
         return self._routes[key]
 
     def _not_dequantized(self, ids: Tracer) -> Tracer:
-        """int64 ids as the int32 ones that they were before a cast, if they were."""
+        """Returns the int32 ids that int64 ids were before a cast, or the ids themselves."""
         made_by = self.maker(getattr(ids, "hpmoe_atom", None))
         is_dequantized = made_by is not None and made_by.primitive.name == "cast" and ids.hpmoe_aval.dtype == "int64"
         source = made_by.inputs[0] if made_by is not None and is_dequantized else None
         return self._wrap(source) if isinstance(source, Var) and source.aval.dtype == "int32" else ids
 
     def maker(self, atom: Atom | None) -> Equation | None:
-        """The equation that an atom is an output of, if one is."""
+        """Returns the equation that an atom is an output of, or None."""
         return next((e for e in self.builder.equations if atom in e.outputs), None)
 
     def __call__(self, primitive: Primitive, *operands: object, **params: object) -> Any:
@@ -174,13 +174,13 @@ class Recorder:
                             "a mindspore.Tensor")
 
     def materialize(self, value: Operand) -> Tracer:
-        """`value` as a variable: a number or a literal becomes an array."""
+        """Returns `value` as a variable: a number or a literal becomes an array."""
         if isinstance(value, Tracer) and isinstance(value.hpmoe_atom, Literal):
             return self(broadcast_to, value.hpmoe_atom.value, shape=(), **dtype_param(value.hpmoe_aval.dtype, "float32"))
         return value if isinstance(value, Tracer) else self(broadcast_to, value, shape=())
 
     def dtype_name(self, dtype: object) -> str | None:
-        """The name of a dtype given as MindSpore's type, its number or a string."""
+        """Returns the name of a dtype given as MindSpore's type, its number or a string."""
         if dtype is None or isinstance(dtype, str):
             return dtype
         return str(dtype_of_number(dtype) if isinstance(dtype, int) else dtype).lower()

@@ -28,7 +28,7 @@ calls({
 
 @call("PReLU")
 def prelu(r: Recorder, input: Tracer, weight: Tracer) -> Tracer:
-    """A slope for all channels, the second dimension, or for each."""
+    """Traces prelu, with one slope for all channels, the second dimension, or a slope for each."""
     dims = input.hpmoe_aval.shape
     slope = reshape(r, weight, (-1, *(1,) * (len(dims) - 2)))
     return emit(r, e.select, emit(r, e.greater, input, 0.0), input, emit(r, e.mul, input, slope))

@@ -66,7 +66,7 @@ def sub(r: Recorder, input: Operand, other: Operand, alpha: Operand = 1) -> Trac
 
 
 def _integers(*operands: Operand) -> str:
-    """The integer dtype that numbers and tensors have in common, or "" where they have none."""
+    """Returns the integer dtype that numbers and tensors have in common, or ""."""
     dtype = promote_dtypes([o.hpmoe_aval.dtype for o in operands if isinstance(o, Tracer)],
                            [o for o in operands if not isinstance(o, Tracer)])
     return dtype if dtype in INTEGERS else ""
@@ -93,7 +93,7 @@ def power(r: Recorder, input: Operand, exponent: Operand) -> Tracer:
 
 @call("Round")
 def round_(r: Recorder, input: Tracer, decimals: int = 0) -> Tracer:
-    """Halves go to the even number; no gradient."""
+    """Traces rounding of halves to the even number; it has no gradient."""
     if decimals != 0:
         raise not_traceable(f"rounding to {decimals} decimals", "MindSpore has it on some devices only",
                             "mint.round(x * n) / n")
@@ -126,7 +126,7 @@ calls({
 
 
 def _refined(r: Recorder, rough: Tracer, x: Tracer, near_zero: Tracer) -> Tracer:
-    """`near_zero` where |x| < 1/2 and `rough`, which cancels there, elsewhere; the gradient is that of `rough`."""
+    """Returns `near_zero` if |x| < 1/2, else `rough`, which cancels near 0; the gradient is that of `rough`."""
     correction = emit(r, e.select, emit(r, e.less, emit(r, e.absolute, x), 0.5), emit(r, e.sub, near_zero, rough), 0.0)
     return emit(r, e.add, rough, emit(r, e.stop_gradient, correction))
 

@@ -68,7 +68,7 @@ def hardtanh(r: Recorder, input: Tracer, min_val: Operand = -1.0, max_val: Opera
 
 
 def _like(r: Recorder, input: Tracer, value: Operand, dtype: object) -> Tracer:
-    """An array of one value."""
+    """Returns an array of one value."""
     return full(r, input.hpmoe_aval.shape, value, r.dtype_name(dtype) or input.hpmoe_aval.dtype)
 
 

@@ -43,7 +43,7 @@ calls({"Softmax": _softmax(False), "LogSoftmax LogSoftmaxExt": _softmax(True)}, 
 @call("LogSumExp")
 @in_float32
 def log_sum_exp(r: Recorder, input: Tracer, dim: Axes, keepdim: bool = False) -> Tracer:
-    """An infinite maximum is not taken off, so that it stays the result."""
+    """Traces log(sum(exp(x))); an infinite maximum is not subtracted, so that it stays the result."""
     input, axis = to_float(r, input), _one_axis(input, dim)
     peak = r(reduce_max, input, axis=axis, keepdims=True)
     peak = r(e.stop_gradient, emit(r, e.select, emit(r, e.less, emit(r, e.absolute, peak), math.inf), peak, 0.0))
@@ -54,7 +54,7 @@ def log_sum_exp(r: Recorder, input: Tracer, dim: Axes, keepdim: bool = False) ->
 
 
 def _affine(r: Recorder, x: Tracer, weight: Tracer | None, bias: Tracer | None) -> Tracer:
-    """x * weight + bias; the ones and zeros MindSpore makes up where the user gave none are left out."""
+    """Returns x * weight + bias, without the ones and zeros that MindSpore adds if the user gave none."""
     if weight is not None and not r.is_constant(weight, 1.0):
         x = emit(r, e.mul, x, weight)
     return x if bias is None or r.is_constant(bias, 0.0) else emit(r, e.add, x, bias)
@@ -62,7 +62,7 @@ def _affine(r: Recorder, x: Tracer, weight: Tracer | None, bias: Tracer | None) 
 
 def _layer_norm(r: Recorder, x: Tracer, normalized: int, weight: Tracer | None, bias: Tracer | None,
                 eps: float) -> Normed:
-    """(normalized over the last dimensions, mean, 1 / deviation), the three results MindSpore gives."""
+    """Returns MindSpore's three results: normalized over the last dimensions, mean, 1 / deviation."""
     axes = list(range(len(x.hpmoe_aval.shape)))[-normalized:]
     dtype = promote_dtypes([o.hpmoe_aval.dtype for o in (x, weight, bias) if o is not None], [])
     x = wide(r, x)

@@ -25,7 +25,7 @@ Chosen = tuple[Tracer, Tracer]  # values and their indices
 
 
 def _along_last(r: Recorder, x: Tracer, axis: int, act: Rule, *others: Tracer) -> Tracer:
-    """`act` on arrays whose last dimension is `axis` of x and the others, its results transposed back."""
+    """Applies `act` to arrays whose last dimension is `axis` of x; returns its results, transposed back."""
     rank = len(x.hpmoe_aval.shape)
     if rank == 1:
         turn, back = (lambda v: reshape(r, v, (1, -1))), (lambda v: reshape(r, v, (-1,)))
@@ -36,7 +36,7 @@ def _along_last(r: Recorder, x: Tracer, axis: int, act: Rule, *others: Tracer) -
 
 
 def _chosen(r: Recorder, x: Tracer, k: int | None, dim: int, largest: bool, ids_dtype: str = "int64") -> Chosen:
-    """The k first in order, all of them where None, and their indices."""
+    """Returns the k first in order, or all if k is None, and their indices."""
     axis = axis_of(x, dim)
     size = static_size(x, axis, "a choice by order")
     k = size if k is None else k
@@ -89,7 +89,8 @@ def gather_elements(r: Recorder, input: Tracer, dim: int, index: Tracer) -> Trac
 
 
 def _sums_by_index(r: Recorder, x: Tracer, dim: int, index: Tracer, src: Operand, dtype: str | None = None) -> Tracer:
-    """Zeros of x's shape, and to each place the elements of `src`, or the number, whose index along `dim` names it."""
+    """Returns zeros of x's shape, plus at each place the elements of `src`, or the number, whose index along `dim` names it.
+    """
     axis = axis_of(x, dim)
     num_cols = static_size(x, axis, "a scatter")
     if not isinstance(src, Tracer):
@@ -121,7 +122,7 @@ def scatter(r: Recorder, input: Tracer, dim: int, index: Tracer, src: Operand, r
 @call("OneHotExt", "OneHot")
 def one_hot(r: Recorder, indices: Tracer, depth: int, on_value: Operand = 1, off_value: Operand = 0,
             dim: int = -1) -> Tracer:
-    """An index that names no class has a row of `off_value` alone."""
+    """Traces one_hot; an index that names no class has a row of only `off_value`."""
     if not isinstance(depth, int) or depth < 1:
         raise not_traceable(f"one_hot of {depth} classes", "their number would depend on values",
                             "num_classes=num_experts, an int")

@@ -35,7 +35,8 @@ def _reduce(r: Recorder, primitive: Primitive, x: Tracer, axes: Sequence[int], k
 
 
 def _total(r: Recorder, x: Tracer, axes: Sequence[int], keepdim: bool, dtype: str, mean: bool = False) -> Tracer:
-    """The sum over some axes in a dtype; half-precision numbers are not cast before, and rounded after the last sum only."""
+    """Returns the sum over axes in a dtype; half-precision numbers are not cast before, and rounded after the last sum only.
+    """
     own = x.hpmoe_aval.dtype
     if own not in HALVES or not axes:
         return _sum(r, to_dtype(r, x, dtype), axes, keepdim, mean)
@@ -45,7 +46,7 @@ def _total(r: Recorder, x: Tracer, axes: Sequence[int], keepdim: bool, dtype: st
 
 
 def _sum(r: Recorder, x: Tracer, axes: Sequence[int], keepdim: bool, mean: bool, **params: object) -> Tracer:
-    """Sums over axes; one that may be of rows says whether it is for a mean, where it matters how many rows there are."""
+    """Sums over axes; a sum that may be over rows says if it is for a mean, which needs the number of rows."""
     for axis in reversed(axes):
         rank = len(x.hpmoe_aval.shape)
         said = {"mean": True} if mean and (rank == 1 or axis < rank - 1) else {}

@@ -20,7 +20,7 @@ MOST_COPIES = 1 << 12  # in one dimension of mint.tile
 
 
 def dims_of(shape: Sequence[Sizes]) -> tuple[int | Rows, ...]:
-    """A shape written as numbers or as one sequence; `rows.shape[0]` stands for the rows dimension."""
+    """Returns a shape written as numbers or as one sequence; `rows.shape[0]` stands for the rows dimension."""
     listed: Sequence[PyTree] = shape[0] if len(shape) == 1 and isinstance(shape[0], (list, tuple)) else shape
     return tuple(d.rows if isinstance(d, RowCount) else d if isinstance(d, Rows) else int(d) for d in listed)
 
@@ -43,7 +43,7 @@ def static_size(x: Tracer, axis: int, what: str) -> int:
 
 
 def resolved(x: Tracer, shape: tuple[int | Rows, ...]) -> tuple[int | Rows, ...]:
-    """`shape` with its -1 worked out, symbolic where the received rows are not named elsewhere."""
+    """Returns `shape` with its -1 computed, or with the received rows there if the shape has them nowhere else."""
     if -1 not in shape:
         return shape
     rows = [d for d in x.hpmoe_aval.shape if isinstance(d, Rows) and d not in shape]

@@ -22,7 +22,7 @@ ROWS_INSTEAD = "-1 in reshape, zeros_like(rows) for an array of as many rows, or
 
 
 class Trace(Protocol):
-    """Methods of a Recorder that its tracers call, to record MindSpore calls and primitives, or an error."""
+    """Interface of a Recorder: methods by which its tracers record MindSpore calls, primitives and errors."""
 
     active: bool
 
@@ -224,7 +224,7 @@ for _name in "assign_value assign_value_cpp set_ itemset set_dtype requires_grad
 
 
 def make_tracer(atom: Atom, aval: ShapeDtypeStruct, recorder: Trace) -> Tracer:
-    """A tracer for `atom`, whose abstract value is `aval` (a literal has no dtype of its own)."""
+    """Returns a tracer for `atom`, whose abstract value is `aval` (a literal has no dtype of its own)."""
     sizes = tuple(d if isinstance(d, int) else 1 for d in aval.shape)
     tracer = without_data(Tracer, sizes, getattr(mindspore, "bool_" if aval.dtype == "bool" else aval.dtype))
     tracer.hpmoe_atom, tracer.hpmoe_aval, tracer.hpmoe_recorder = atom, aval, recorder

@@ -28,12 +28,12 @@ class Plan:
     """Settings of a chain up to its queues; the defaults are those of the cost model.
 
     Attributes:
-        scheme: of send_rows.
-        rows, cols: of tile_partition.
-        policy: of assign_queues.
+        scheme: option of send_rows.
+        rows, cols: options of tile_partition.
+        policy: option of assign_queues.
         prefetch: True for a chain with prefetch_weights.
         put_cols: `cols` of overlap_comm.
-        returns, signal, order: of overlap_comm.
+        returns, signal, order: options of overlap_comm.
     """
 
     scheme: str
@@ -119,7 +119,7 @@ class Space:
         return [str(self.fixed["scheme"])] if "scheme" in self.fixed else schemes_by_time(self.program, self.machine)
 
     def flow(self, plan: Plan) -> Taskflow:
-        """The Taskflow of a plan, with its queues."""
+        """Returns the Taskflow of a plan, with its queues."""
         flow: AnyIR = self._sent(plan.scheme)
         for step in plan.steps(self.machine)[1:]:
             flow = step.apply_to(flow)

@@ -18,7 +18,7 @@ class Trial:
     """A plan that was tried.
 
     Attributes:
-        plan: its settings.
+        plan: settings of the chain.
         us: simulated microseconds of a launch, the geometric mean of all routings; None if the simulation failed.
         error: why the simulation failed, or "".
     """
@@ -33,11 +33,11 @@ class Trials:
     """Plans that autotune compared for one pass; prints as a table.
 
     Attributes:
-        name, direction, ep_size, machine: of the program, and the machine's name.
+        name, direction, ep_size, machine: name, pass and ranks of the program, and the machine's name.
         trials: in the order in which they were made; the first is the choice of the cost model.
         chosen: the fastest plan; of equals the one tried first.
         why_ended: why there are no more trials.
-        num_simulated: how many of the trials were simulated now; the others were in the cache.
+        num_simulated: number of trials that were simulated now; the others were in the cache.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Trials:
         return f"{gain} the cost model's choice; {len(self.trials)} compared, {self.why_ended}"
 
     def _rows(self) -> list[list[str]]:
-        """Cells of the table, the head first."""
+        """Returns the cells of the table, the head first."""
         rows = [["", "simulated", "", *vars(self.chosen), ""]]
         for t in self.trials:
             us = t.us

@@ -39,7 +39,7 @@ class Stuck(NamedTuple):
 
 
 def find_stuck(flow: tf.Taskflow) -> Stuck | None:
-    """Tasks that may wait on a cycle through queue order and events in some routing, or behind one."""
+    """Returns the tasks that may wait on a cycle through queue order and events in some routing, or behind one."""
     done = find_runnable(flow)  # with ranks folded onto one, and a block of events as one
     if not done.all():
         order = Order(flow)
@@ -73,7 +73,7 @@ class _Case:
 
 
 def _slots_of_experts(plan: tf.RoutePlan) -> Iterator[tuple[int, ...]]:
-    """Experts of the slots with rows, for every number of rows that the slots can hold."""
+    """Yields the experts of the slots with rows, for every number of rows that the slots can hold."""
     most = -(-min(plan.max_rows, padded(plan.ep_size * plan.num_tokens, plan.alignment)) // plan.tile_rows)
     for counts in itertools.product(range(most + 1), repeat=plan.num_local_experts):
         fewest_rows = sum((n - 1) * plan.tile_rows + 1 for n in counts if n)
@@ -135,7 +135,7 @@ class _Cases:
         return max([op.domain.size for op in self.flow.ops if op.domain.clipped], default=0)
 
     def _num_cases(self, holders: list[tuple[int, int]]) -> int:
-        """An upper bound of the number of cases."""
+        """Returns an upper bound of the number of cases."""
         plans = (self.flow.routes[route] for route, _ in holders)
         return (self._num_tiles + 1) * math.prod((1 + -(-p.max_rows // p.tile_rows)) ** p.num_local_experts for p in plans)
 
@@ -145,7 +145,7 @@ class _Cases:
                 yield _Case(experts, used)
 
     def leads(self, node: Node) -> list[Lead]:
-        """The leads by events of a task in the case that has a cycle."""
+        """Returns the leads by events of a task in the case that has a cycle."""
         return self._leads_in(known(self.cyclic), node)
 
     def has_cycle(self, cycle: list[Lead]) -> bool:
@@ -159,7 +159,7 @@ class _Cases:
                 for p, s in wait[3] if self.order.stays(s) and self._adds(p, s, wait[1], case)]
 
     def _across_ranks(self, leads: dict[int, int]) -> Edges:
-        """Edges among the entries and exits of every rank; of one that stands for all where those would be too many."""
+        """Returns the edges among the entries and exits of every rank, or of one rank for all if there are too many."""
         arrives = [[(p, s) for p, s in feeders if not self.order.stays(s)] for *_, feeders in self.waits]
         size, is_apart = len(arrives) + len(leads), self.flow.ep_size * len(arrives) * (1 + len(leads)) <= MAX_WORK
         ranks, exits = range(self.flow.ep_size) if is_apart else range(1), {p: i for i, p in enumerate(leads, len(arrives))}

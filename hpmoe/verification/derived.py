@@ -30,7 +30,7 @@ def _are_equal(found: np.ndarray | tuple, wanted: np.ndarray | tuple) -> bool:
 
 
 def _shown(table: np.ndarray | tuple[tf.EventBlock, ...], row: int) -> str:
-    """A row of a table in words; "" if the table has fewer rows."""
+    """Returns a row of a table in words; "" if the table has fewer rows."""
     if row >= len(table):
         return ""
     if isinstance(table, np.ndarray):
@@ -40,7 +40,7 @@ def _shown(table: np.ndarray | tuple[tf.EventBlock, ...], row: int) -> str:
 
 
 def _task_of(table: np.ndarray | tuple[tf.EventBlock, ...], row: int) -> int | None:
-    """The task that a row of a WAIT or SIGNAL array is about; None for other tables."""
+    """Returns the task that a row of a WAIT or SIGNAL array is about; None for other tables."""
     if isinstance(table, np.ndarray) and "task" in (table.dtype.names or ()) and row < len(table):
         return int(table["task"][row])
     return None

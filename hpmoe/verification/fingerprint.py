@@ -47,7 +47,7 @@ def _refuse(name: str, new: tuple[object, ...], old: tuple[object, ...], i: int)
 
 
 def _unlike(x: object, other: object) -> list[str]:
-    """The fields of an operation, buffer or route in which it is not like another; an index as it is."""
+    """Returns the fields in which an operation, buffer or route differs from another; an index as it is."""
     if not dataclasses.is_dataclass(x):
         return [str(x)]
     pairs = ((f.name, getattr(x, f.name), getattr(other, f.name, None)) for f in dataclasses.fields(x))

@@ -52,7 +52,7 @@ def _operands_fault(op: tf.TileOp) -> str:
 
 
 def _grid_fault(op: tf.TileOp) -> str:
-    """Each task of a grid writes elements of its own, and all of them together all columns that are written."""
+    """Returns the fault of a grid, whose tasks must write elements of their own, together all written columns; or ""."""
     is_put = op.primitive.is_put or op.primitive.is_completion_flag
     if (op.num_peers > 0) != is_put:
         return f"has tasks for {op.num_peers} peers; {op.opcode} has them for {'one at least' if is_put else 'none'}"
@@ -129,7 +129,7 @@ def _blocks_fault(op: tf.TileOp, buffers: Sequence[tf.Buffer], plan: tf.RoutePla
 
 
 def block_and_height(op: tf.TileOp, buffers: Sequence[tf.Buffer]) -> tuple[int, int]:
-    """Rows of the blocks that tasks make or move of matrices, and of a matrix; a sum over rows makes one row."""
+    """Returns the rows of the blocks that tasks make or move of matrices, and of a matrix; a sum over rows makes one row."""
     if op.primitive.makes_blocks:
         return op.params.block, op.width(1, buffers)
     return (op.params.block, op.params.height) if op.primitive.moves_copies else (1, 1)

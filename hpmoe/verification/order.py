@@ -58,7 +58,7 @@ HERE = -1  # the holder of a rank's own slots
 
 
 def own_positions(flow: tf.Taskflow, leg: Leg | None) -> list[int]:
-    """Positions in the order of peers at which every rank has itself."""
+    """Returns the positions in the order of peers at which every rank has itself."""
     return np.flatnonzero((flow.order_of(leg) == np.arange(flow.ep_size)[:, None]).all(axis=0)).tolist()
 
 
@@ -91,7 +91,7 @@ class Order:
                                           and len(self.peers_of(task)) == 1)
 
     def peers_of(self, task: int) -> range:
-        """Positions of the ranks that a task is for."""
+        """Returns the positions of the ranks that a task is for."""
         return self.op_of(task).peers_of(self.tasks[task].peer, self.flow.ep_size)
 
     def stays(self, signal: Signal) -> bool:
@@ -102,7 +102,7 @@ class Order:
         return self._waits.get(task, [])
 
     def signals_about(self, event: int) -> list[Signal]:
-        """Signals that may be about an event."""
+        """Returns the signals that may be about an event."""
         if event not in self._about:
             about: list[Signal] = list(self._signals.get(event, ()))
             low, high = (bisect.bisect_right(self._firsts, e) for e in (event - self._widest, event))
@@ -112,7 +112,7 @@ class Order:
         return self._about[event]
 
     def producers_of(self, event: int) -> list[Signal]:
-        """Signals that are about an event in some routing."""
+        """Returns the signals that are about an event in some routing."""
         return [s for s in self.signals_about(event) if any(e == event for e, _ in self.events_of(s))]
 
     def op_of(self, task: int) -> tf.TileOp:
@@ -123,11 +123,12 @@ class Order:
         return self._spans[self.tasks[row.task].op][row.kind]
 
     def kind(self, row: Wait | Signal) -> int:
-        """The kind of a wait or signal; static where there is only one event it can be about."""
+        """Returns the kind of a wait or signal; static if it can be about only one event."""
         return tf.STATIC if row.kind == tf.STATIC or self.span(row) == 1 else row.kind
 
     def events_of(self, row: Wait | Signal) -> list[tuple[int, int | None]]:
-        """(event, expert of the task's slot where it decides) for all that a wait or signal is about in some routing."""
+        """Returns (event, expert of the task's slot if it decides) for all that a wait or signal is about in some routing.
+        """
         if row not in self._events:
             self._events[row] = self._find_events(row)
         return self._events[row]

@@ -128,7 +128,7 @@ class _Regions:
             self._check_transfer(i, op)
 
     def _columns(self, op: tf.TileOp, k: int) -> Interval:
-        """The columns of an operand that all tasks of an operation touch together."""
+        """Returns the columns of an operand that all tasks of an operation touch together."""
         access = op.operands[k]
         if access.cols is col_modes.OWN:
             return access.offset, access.offset + op.cols
@@ -169,7 +169,8 @@ class _Regions:
                       f"{op.label} has tasks for {op.num_peers} peers, not {least}..{most}", i)
 
     def _check_notified(self, i: int, op: tf.TileOp) -> None:
-        """Puts that do not signal tile by tile have one operation that tells of them, and that one tells of nothing else."""
+        """Checks that puts without signals of their own have one completion flag, and that the flag is about no other put.
+        """
         if op.primitive.is_completion_flag:
             told, target = (op.params.leg, op.signal, op.domain.route), op.params.buffer
             puts = [(p.leg, p.signal, p.domain.route) for p in self.ops
@@ -182,7 +183,7 @@ class _Regions:
                       f"{op.label} signals by {op.signal}, and {count} operations tell of it", i)
 
     def _check_transfer(self, i: int, op: tf.TileOp) -> None:
-        """Rows arrive as they are sent."""
+        """Checks that a transfer writes the same columns, of equally wide arrays, that it reads."""
         moved = []
         for k in (1, 0):
             buffer, (first, last) = self.buffers[op.operands[k].buffer], self._columns(op, k)
@@ -198,7 +199,7 @@ class _Regions:
             self._check_written(b, self._columns(op, k), rows_of(op, k, self.buffers, self.routes), f"{op.label} reads", i)
 
     def _check_output(self, b: int) -> None:
-        """All of it is written; of tokens that a rank has not, rows are 0 from the start."""
+        """Checks that all of an output is written, except rows of tokens that a rank lacks, which are 0 from the start."""
         buffer = self.buffers[b]
         whole = (0, buffer.cols)
         if any(w.rows.kind in ("replica", "returned") for w in self.written.get(buffer.storage, ())):

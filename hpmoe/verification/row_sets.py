@@ -19,11 +19,11 @@ class RowSet:
     """Set of rows of a buffer.
 
     Attributes:
-        kind: the "first" ones; of a route all "received" rows, the rows of those of its "entries" that have one, or the
-            matrices of its copies ("replica") or those that came back of them ("returned"), or of a route to relays what
-            came back to these ("relayed").
-        rows: how many at most; "first": how many.
-        clipped: those of them that are of tokens alone.
+        kind: "first" for the first rows; for a route all "received" rows, the rows of its "entries" that have one, the
+            matrices of its replicas ("replica") or those that came back from them ("returned"); for a route to relays the
+            rows that came back to them ("relayed").
+        rows: most rows; for "first" the number of rows.
+        clipped: True if only rows of tokens count.
     """
 
     kind: str
@@ -53,7 +53,7 @@ class RowSet:
 
 
 def rows_of(op: tf.TileOp, i: int, buffers: Sequence[tf.Buffer], routes: Sequence[tf.RoutePlan]) -> RowSet:
-    """The rows that all tasks of an operation touch of its operand i."""
+    """Returns the rows that all tasks of an operation touch of its operand i."""
     access, route = op.operands[i], op.domain.route
     buffer = buffers[access.buffer]
     plan = routes[route] if route >= 0 else None

@@ -51,7 +51,7 @@ class Search:
         self.place = {t: i for line in self.lines.values() for i, t in enumerate(line)}
 
     def shortest(self) -> list[Lead] | None:
-        """The leads of a cycle of the fewest tasks, each task before the one that it leads to; None where there is none."""
+        """Returns the leads of a cycle of the fewest tasks, each task before the one that it leads to, or None."""
         best = self._any()
         if best is None:
             return None
@@ -78,7 +78,7 @@ class Search:
             yield Lead(Node(node.rank, self.lines[self.order.queue_of[node.task]][place - 1]))
 
     def _any(self) -> list[Lead] | None:
-        """A cycle, not the shortest: depth first, until the way comes back to a task that it is at."""
+        """Returns a cycle, not the shortest, by a search depth first until a task occurs again; None if there is none."""
         done: set[Node] = set()
         for start in (Node(r, t) for r in self.ranks for t in self.stuck):
             way: list[Lead] = [Lead(start)]
@@ -127,7 +127,7 @@ class Search:
 
 
 def _back(came: dict[Node, tuple[Node, Lead]], node: Node, start: Node) -> Iterator[Lead]:
-    """The leads from a task to the start of a search."""
+    """Yields the leads from a task to the start of a search."""
     while node != start:
         node, lead = came[node]
         yield lead
@@ -181,7 +181,7 @@ def find_cycle(order: Order, stuck: list[int], on_one_rank: EventLeads | None,
 
 
 def cycle_text(order: Order, cycle: list[Lead]) -> str:
-    """A line of IR for each task of a cycle, with its queue and what leads to the next one."""
+    """Returns a line of IR for each task of a cycle, with its queue and the reason why the next task waits for it."""
     first = min(range(len(cycle)), key=lambda i: (cycle[i].node.task, cycle[i].node.rank))
     cycle = [*cycle[first:], *cycle[:first]]
     lines = task_lines(order.flow, np.array([lead.node.task for lead in cycle]))
@@ -192,7 +192,7 @@ def cycle_text(order: Order, cycle: list[Lead]) -> str:
 
 
 def _line(order: Order, lead: Lead, then: Lead) -> str:
-    """`aic.0, then t4 of a peer: event !a.0`."""
+    """Returns text such as `aic.0, then t4 of a peer: event !a.0`."""
     (rank, task), flow = lead.node, order.flow
     crosses = lead.event >= 0 and not any(order.stays(s) for s in order.producers_of(lead.event) if s.task == task)
     here, there = (f"rank {rank} ", f" of rank {then.node.rank}") if rank != ANY else ("", " of a peer")

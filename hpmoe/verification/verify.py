@@ -44,10 +44,10 @@ def verify(flow: tf.Taskflow | Stages) -> None:
     `verify` does not check which function the operations compute.
 
     Args:
-        flow: at any stage after tile_partition, with or without queues.
+        flow: a Taskflow or Stages, at any stage after tile_partition, with or without queues.
 
     Raises:
-        VerifyError: what is wrong first, with the tasks around it.
+        VerifyError: the schedule has a fault; the text shows the first fault and the tasks around it.
         ArgumentError: flow is no Taskflow.
 
     Example:
@@ -100,7 +100,7 @@ def _check_regions(flow: tf.Taskflow) -> None:
 
 
 def _check_tokens(flow: tf.Taskflow) -> None:
-    """Tasks leave out padding only where rows are tokens: their events count as many rows as a rank has tokens."""
+    """Checks that tasks skip padding only if rows are tokens, whose events count as many rows as a rank has tokens."""
     num_tokens = max([plan.num_tokens for plan in flow.routes] or [op.domain.clipped_rows for op in flow.ops], default=0)
     for i, op in enumerate(flow.ops):
         clipped = op.domain.clipped_rows

@@ -41,7 +41,7 @@ class Operator:
     """The MindSpore operator of a device, as ops.CustomOpBuilder compiles it.
 
     Attributes:
-        name: of the Python module.
+        name: name of the Python module.
         device: the source that implements device.h.
         backend: MindSpore's name of the device.
         includes: folders of headers besides those of this package.
@@ -57,7 +57,7 @@ class Operator:
     flags: tuple[str, ...] = ("-w",)  # the headers of MindSpore warn
 
     def folder(self) -> Path:
-        """Folder of the build, separate for other sources, another MindSpore or Python, and each copy of this package."""
+        """Returns the folder of the build, one for each state of sources, MindSpore, Python and copy of this package."""
         built_for = f"{KERNELS} {importlib.metadata.version('mindspore')} {sys.version_info[:2]}"
         return cache_folder() / self.name / _digest(*SOURCES, besides=built_for)
 
@@ -80,11 +80,12 @@ class Operator:
                 raise BuildError("\n".join(["ops.CustomOpBuilder failed:", *str(error).splitlines()[-20:]])) from None
 
     def _mark(self) -> Path:
-        """MindSpore keeps this file while it compiles, and waits for it to go, also where whoever made it is no more."""
+        """Returns the file that MindSpore keeps while it compiles, and whose removal it awaits even if its maker has ended.
+        """
         return self.folder() / "build.lock"
 
     def is_built(self) -> bool:
-        """True if the whole build exists; an unfinished or stopped build does not count."""
+        """Returns True if the whole build exists; an unfinished or stopped build does not count."""
         return self.path().exists() and not self._mark().exists()
 
     def _forget_unfinished(self) -> None:
@@ -94,7 +95,7 @@ class Operator:
 
     @functools.cache  # noqa: B019  one for each device, for as long as the process
     def load(self) -> ModuleType:
-        """The operator's module. Raises ImportError when it has not been built."""
+        """Returns the operator's module; raises ImportError if it has not been built."""
         path = self.path()
         if not self.is_built():
             raise ImportError(f"{path} is not built: hpmoe build --target=ascend")
@@ -142,7 +143,7 @@ def _digest(*folders: Path, besides: str = "") -> str:
 
 
 def ascend_operator(environment: Mapping[str, str] = os.environ) -> Operator:
-    """The operator on an NPU."""
+    """Returns the operator on an NPU."""
     shmem, kernel = Path(environment.get("SHMEM_HOME_PATH", "")) / "shmem", compiled_path().parent
     folders = (kernel, shmem / "lib")
     return Operator("hpmoe_ascend", HOST / "cann_device.cc", "Ascend", (shmem / "include",),
@@ -170,7 +171,7 @@ class KernelOptions:
     kernel_type: str = "mix"
 
     def definitions(self) -> list[str]:
-        """Arguments of cmake."""
+        """Returns the arguments of cmake."""
         chosen = {"HPMOE_ONLY_MOE_FFN": self.bodies == "moe_ffn", "HPMOE_KERNEL_TYPE_MACRO": self.kernel_type == "macro"}
         return [f"-DCMAKE_ASC_ARCHITECTURES=dav-{self.chip}",
                 *(f"-D{name}={'ON' if is_on else 'OFF'}" for name, is_on in chosen.items())]

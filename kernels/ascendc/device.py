@@ -19,7 +19,7 @@ class Npu(NamedTuple):
 
 
 def find_npu(environment: Mapping[str, str]) -> Npu | str:
-    """The first NPU, or why nothing is known of it; nothing else in the process may have one open."""
+    """Returns the first NPU, or a text why none is found; no other part of the process may have one open."""
     path = Path(environment.get("ASCEND_HOME_PATH", "")) / "lib64" / "libascendcl.so"
     try:
         acl = ctypes.CDLL(str(path))

@@ -59,7 +59,7 @@ class WorldRanks:
 
 
 def world_ranks(ep_size: int) -> Ranks:
-    """This process among the ranks of a mesh. Raises ArgumentError where MindSpore's world has another size."""
+    """Returns this process among the ranks of a mesh; raises ArgumentError if MindSpore's world has another size."""
     if ep_size == 1:
         return WorldRanks(0, 1)
     who = 'fuse_persistent(target="ascend")'
@@ -111,7 +111,7 @@ class SymmetricHeap:
 
     Attributes:
         operator: the module that opens devices and binds kernels to them.
-        ranks: who opens the heap together.
+        ranks: the processes that open the heap together.
         size: bytes of the heap, or of its first opening.
     """
 
@@ -136,7 +136,8 @@ class SymmetricHeap:
         return self._kernels[executable]
 
     def number_of(self, executable: Bound) -> int:
-        """The number by which a compiled graph finds the executable's kernel, which stays in the heap from now on."""
+        """Returns the number by which a compiled graph finds the executable's kernel, which stays in the heap from now on.
+        """
         kernel = self.kernel_of(executable)
         if executable not in self._numbers:
             self._numbers[executable] = next(NUMBERS)
@@ -151,7 +152,7 @@ class SymmetricHeap:
         self._used += _need(executable)
 
     def kernels(self) -> list[tuple[Bound, Any]]:
-        """Executables and their kernels."""
+        """Returns the executables and their kernels."""
         return list(self._kernels.items())
 
     def _reopen(self, size: int) -> None:

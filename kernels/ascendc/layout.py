@@ -35,9 +35,9 @@ class Layout:
         places: for each buffer the index of its tensor, or HEAP, where in it, and how many bytes; of several plans those of
             each in turn, as in_words has them.
         made: shape and dtype of the tensors that outputs are written to.
-        outputs: what each output is.
-        copies: (offset in the heap, tensor, bytes) of what goes from the heap to a tensor after the launch.
-        heap_bytes: of the buffers in the symmetric heap.
+        outputs: the Output of each program output.
+        copies: (offset in the heap, tensor, bytes) of each copy from the heap to a tensor after the launch.
+        heap_bytes: bytes of the buffers in the symmetric heap.
     """
 
     places: tuple[tuple[int, int, int], ...]
@@ -94,7 +94,7 @@ def _rows(buffer: Buffer, most: Sequence[int]) -> int:
 
 
 def _shape(buffer: Buffer, most: Sequence[int]) -> tuple[int, ...]:
-    """The shape that the user sees, received rows in full."""
+    """Returns the shape that the user sees, received rows in full."""
     shape = tuple(d if isinstance(d, int) else _rows(buffer, most) for d in buffer.shape)
     assert math.prod(shape) == _rows(buffer, most) * buffer.cols, buffer
     return shape

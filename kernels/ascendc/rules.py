@@ -101,14 +101,14 @@ def _check_format(flow: tf.Taskflow, op: tf.TileOp, form: RowFormat, chip: int, 
 
 
 def _format_name(form: RowFormat) -> str:
-    """In words."""
+    """Returns a row format in words."""
     return f"{form.element.name}, {form.scale.name} for each {f'{form.block} columns' if form.block else 'row'}"
 
 
 def _check_fp8(params: Fp8Matmul, width: int, who: str) -> None:
     """Raises ArgumentError if a product of fp8 rows, for an Ascend 950, has mxfp8 blocks that its matrix unit cannot take.
 
-    `width` is the width of its rows in memory, with scales.
+    `width` is the number of bytes of a row, elements and scales.
     """
     cols, advice = params.form.cols_of(width), "tile_partition(machine=hpmoe.machines.ascend_a3) dequantizes others before."
     check_argument(not params.block or cols % MX_PAIR == 0, who, "the columns of its rows of mxfp8", cols,

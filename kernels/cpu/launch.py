@@ -33,7 +33,7 @@ def launch(image: np.ndarray, buffers: Sequence[Sequence[np.ndarray]], num_token
     Args:
         image: uint8 [image_bytes], as pack_image makes it.
         buffers: for each rank, its arrays in the order of the image's buffers: C-contiguous, of their dtypes.
-        num_tokens: for each rank, how many of its token rows are real.
+        num_tokens: for each rank, the number of its real token rows.
         counters: int64 [ep_size, num_events], zeros before the first launch and then left alone by the caller.
         bases: int64 [ep_size, num_events], the same.
         timeout: seconds without any task ending, anywhere, after which a wait fails.
@@ -123,7 +123,7 @@ class Demands:
     """Requirements of an image for the arrays of a launch.
 
     Attributes:
-        ep_size, num_events, num_tasks: of the image.
+        ep_size, num_events, num_tasks: sizes of the image.
         max_tokens: the most tokens of a rank, or None where any number will do.
         buffers: columns, rows (0 for what is received) and dtype of each.
         received: for each route, those of the buffers without rows that hold what a rank receives through it.
@@ -138,7 +138,7 @@ class Demands:
 
     @staticmethod
     def read(image: np.ndarray) -> Demands | None:
-        """Those of a sound image; None of a broken one."""
+        """Returns the demands of a sound image, or None for a broken one."""
         if load().hpmoe_image_fault(image.ctypes.data, image.nbytes) is not None:
             return None
         header, sections = unpack_image(image)
@@ -152,13 +152,13 @@ class Demands:
         )
 
     def row_capacities(self, buffers: Sequence[Sequence[np.ndarray]]) -> list[list[int]]:
-        """For each rank and each route, the received rows that the arrays of a launch can hold."""
+        """Returns, for each rank and each route, the received rows that the arrays of a launch can hold."""
         return [[min((arrays[b].size // self.buffers[b][0] for b in mine), default=ANY_ROWS) for mine in self.received]
                 for arrays in buffers]
 
     def counters_fault(self, counters: np.ndarray, bases: np.ndarray,
                        trace: np.ndarray | None = None) -> tuple[str, np.ndarray, tuple[int, ...]] | None:
-        """The first array of launches that is not of the image's sizes, as (name, array, shape wanted); or None."""
+        """Returns the first array of launches that is not of the image's sizes, as (name, array, shape wanted); or None."""
         for name, array, shape in (
             ("counters", counters, (self.ep_size, self.num_events)),
             ("bases", bases, (self.ep_size, self.num_events)),
@@ -193,7 +193,7 @@ class Demands:
 
 
 def _received_buffers(sections: Sections) -> list[list[int]]:
-    """For each route, the buffers of no stated rows that have one for each row that a rank receives through it."""
+    """Returns, for each route, the buffers that have a row for each row that a rank receives through it."""
     found: list[set[int]] = [set() for _ in sections["routes"]]
     stated, experts_of = sections["buffers"]["rows"], sections["routes"]["of"]
     for op in sections["ops"]:

@@ -25,7 +25,7 @@ class CpuState:
     Attributes:
         counters, bases: see `launch`.
         lock: held by the launch that uses the counters.
-        places: of the buffers.
+        places: places of the buffers.
     """
 
     def __init__(self, flow: Taskflow, image: np.ndarray):

@@ -111,7 +111,7 @@ class RouteKind(Sizes):
         return filled - filled % self.alignment
 
     def most_slots(self, num_experts: int, max_rows: int, tile_rows: int, sources: int | None = None) -> int:
-        """The most slots of `tile_rows` rows that the first `num_experts` local experts need of `max_rows` rows of a rank.
+        """Returns the most slots of `tile_rows` rows that the first `num_experts` local experts need for `max_rows` rows.
 
         Args:
             sources: ranks whose rows count of the last expert: the receiving rank and the ranks after it, whose rows come
@@ -130,7 +130,7 @@ class RouteKind(Sizes):
             and (capacity is None or (0 < capacity.factor < math.inf and capacity.policy in DROP_POLICIES))
 
     def stop(self, source: np.ndarray | int, dest: np.ndarray | int) -> np.ndarray:
-        """The ranks at which rows of `source` for experts on `dest` arrive."""
+        """Returns the ranks at which rows of `source` for experts on `dest` arrive."""
         return np.asarray(dest)
 
     def way_fault(self, over: RouteKind) -> str:
@@ -160,11 +160,11 @@ class RouteKind(Sizes):
         return of_experts
 
     def rows_of_token(self) -> float:
-        """The expected number of rows that the experts of a stop's ranks have of a row that arrives there."""
+        """Returns the expected number of rows that the experts of a stop's ranks receive of a row that arrives there."""
         return 1.0
 
     def text(self, ids: str, of: int) -> str:
-        """The kind as printed: by the name of the ids, or as of the route of that index."""
+        """Returns the kind as printed, by the name of the ids or by the index of another route."""
         groups = f", groups of a multiple of {self.alignment}" if self.alignment > 1 else ""
         return f"{ids}, {self.num_experts} experts, top_k={self.top_k}{groups}"
 
@@ -199,7 +199,7 @@ class ByIds(RouteKind, abc.ABC):
 
     @abc.abstractmethod
     def counts(self, rank: int, ids: np.ndarray) -> np.ndarray:
-        """Entries of a rank for each expert or copy, [ep_size * num_local_experts]; `ids` are [tokens, choices]."""
+        """Returns the number of entries of a rank for each expert or replica, [ep_size * num_local_experts]."""
 
     @abc.abstractmethod
     def kept(self, rank: int, ids: np.ndarray, weights: np.ndarray | None, sort: Sort) -> np.ndarray:
@@ -207,7 +207,7 @@ class ByIds(RouteKind, abc.ABC):
 
     @abc.abstractmethod
     def order(self, rank: int, ids: np.ndarray, kept: np.ndarray, sort: Sort) -> np.ndarray:
-        """The kept entries of a rank, sorted stably by expert and copy."""
+        """Returns the kept entries of a rank, sorted stably by expert and copy."""
 
     def received(self, topk_ids: PerRank) -> list[int]:
         """Returns the number of rows that each rank receives, by the ids of all ranks' tokens, which must be valid.
@@ -222,7 +222,7 @@ class ByIds(RouteKind, abc.ABC):
         return self.received_of(np.sum([self.counts(rank, ids) for rank, ids in enumerate(topk_ids)], axis=0))
 
     def received_of(self, counts: np.ndarray) -> list[int]:
-        """Rows that each rank receives by the entries of all ranks for each expert or copy, [ep_size * num_local_experts].
+        """Returns the rows that each rank receives, from all ranks' entries for each expert, [ep_size * num_local_experts].
 
         Example:
             >>> from hpmoe.routing.kinds.direct import Direct

@@ -49,7 +49,7 @@ class Sharded(OfKind, ByIds):
 
 
 def of_shards(of_experts: np.ndarray, num_own: int, tp_size: int) -> np.ndarray:
-    """Values of the model's experts, [..., E], for each of their shards, [..., E * tp]; a rank has `num_own` of these.
+    """Repeats values of the model's experts, [..., E], for each of their shards, [..., E * tp], `num_own` of a rank.
 
     Example:
         >>> of_shards(np.array([5, 6, 7, 8]), num_own=2, tp_size=2).tolist()
@@ -63,7 +63,7 @@ def of_shards(of_experts: np.ndarray, num_own: int, tp_size: int) -> np.ndarray:
 
 
 def shard_ids(topk_ids: np.ndarray, num_own: int, tp_size: int) -> np.ndarray:
-    """Ids of the model's experts, [..., K], as those of all their shards, [..., tp * K].
+    """Returns ids of the model's experts, [..., K], as those of all their shards, [..., tp * K].
 
     Example:
         >>> shard_ids(np.array([[3, -1]]), num_own=2, tp_size=2).tolist()

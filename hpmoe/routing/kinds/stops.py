@@ -54,7 +54,7 @@ class Stops(OfKind, RouteKind, abc.ABC):
         return rows if self.is_to_relays else min(of_experts, rows)
 
     def rows_of_token(self) -> float:
-        """The expected number of rows that the experts of a stop's ranks have of a token that arrives there.
+        """Returns the expected number of rows that the experts of a stop's ranks receive of a token that arrives there.
 
         The mean is over all choices of distinct experts. Shards of an expert are on one group of ranks.
 

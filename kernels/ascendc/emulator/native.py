@@ -57,8 +57,7 @@ class Launch(ctypes.Structure):
 
 @cache
 def load() -> ctypes.CDLL:
-    """The emulator with the kernel in it. Raises ImportError when it has not been built, or before its sources last
-    changed."""
+    """Loads the emulator with the kernel in it; raises ImportError if it has not been built since its sources changed."""
     path = loading.find_library(COMPILED.parent, COMPILED.name)
     types = {"HpmoeEmulatorRank": Rank, "HpmoeStatus": Status, "emulator::Counts": Counts, "HpmoeKernel": ctypes.c_void_p}
     return loading.load_library(path, "hpmoe_emulator_abi_version", ABI_VERSION,

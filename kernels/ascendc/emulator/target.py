@@ -43,10 +43,10 @@ class EmulatorState:
         counters, targets, tables: for each rank its counters, the values that these reach, routing tables of even and odd
             launches.
         num_launches: launches that the counters have seen.
-        counts: what the last launch moved and computed.
+        counts: Counts of the last launch.
         pool: memory of these arrays, and of the buffers of other plans.
         lock: held by the launch that uses the counters.
-        places: of the buffers.
+        places: places of the buffers.
     """
 
     def __init__(self, flows: Sequence[Taskflow], image: np.ndarray):
