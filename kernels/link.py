@@ -192,7 +192,7 @@ class Link:
 
     @property
     def traffic(self) -> Traffic:
-        """Counts of what this rank has sent to other hosts so far."""
+        """Messages that this rank has sent to other hosts so far."""
         found = NativeTraffic()
         load().hpmoe_link_traffic(self._native.handle, found)
         return Traffic(*(getattr(found, name) for name in Traffic._fields))

@@ -124,7 +124,7 @@ def guard_values(program: Program, *, of: Sequence[str] | None = None, low: floa
 
 
 class _Guards:
-    """The equations of a guarded program, what its guards find, and the report of each."""
+    """The equations of a guarded program, the findings of its guards, and the report of each."""
 
     def __init__(self, function: str, low: float, high: float, fill: str, counts: MutableMapping[str, int] | None):
         self.function, self.fill, self.counts = function, fill, counts

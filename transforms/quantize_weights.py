@@ -97,7 +97,7 @@ def quantize_weights(program: Program, *, dtype: str = "int8", row_dtype: str | 
 
 @dataclasses.dataclass
 class _Rule:
-    """The rewrite of an equation, with what is quantised already.
+    """The rewrite of an equation, with the values that are quantised already.
 
     Attributes:
         exact: values that a backward program computes from the given gradients.
@@ -130,7 +130,7 @@ class _Rule:
 
     @property
     def form(self) -> Mapping[str, object]:
-        """The params of quantize that makes rows to multiply; none where they stay as they are."""
+        """Params of the quantize equation for rows to multiply; empty if rows are not quantised."""
         return MULTIPLIED.get(self.rows, {})
 
     def __call__(self, b: Builder, eqn: Equation) -> list[Atom] | None:

@@ -65,8 +65,7 @@ def _has_nodes(route: RouteAval) -> bool:
 
 
 def _relayed(builder: Builder, eqn: Equation, experts: dict[Atom, Atom], relays: dict[Atom, Var]) -> list[Atom] | None:
-    """The right side of the rewrite; `experts` has the routes that those to ranks are made of, `relays` the routes to relays
-    that are made already."""
+    """Returns the right side of the rewrite; `experts` are the routes of routes to ranks, `relays` the routes to relays."""
     if eqn.primitive not in MOVES:
         return None
     rows, route, *weights = eqn.inputs

@@ -26,12 +26,12 @@ MARGIN = 1e-30  # below it a difference is none
 
 
 class CheckFailed(Exception):
-    """A check came out otherwise than it must; the text says what, where, and by how much."""
+    """Raised if a check fails; the text says which value differs, where, and by how much."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """Device that checks run on."""
+    """Device on which checks run."""
 
     target: str  # target of fuse_persistent
     machine: Machine  # what kernels are planned for

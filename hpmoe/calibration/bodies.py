@@ -36,7 +36,7 @@ UNIT = hpmoe.cpu(1).replace({"cube.flops_per_us": 1.0, "vector.bytes_per_us": 1.
 
 
 def one_of_each(x: ms.Tensor, bias: ms.Tensor) -> tuple[ms.Tensor, ...]:
-    """Elementwise functions and reductions besides those of a MoE-FFN."""
+    """Returns results of elementwise functions and reductions that a MoE-FFN lacks, so that their tasks are timed."""
     positive = mint.abs(x) + 1.0
     maps = (mint.exp(x), mint.log(positive), mint.sqrt(positive), mint.rsqrt(positive), mint.sigmoid(x), mint.tanh(x),
             functional.silu(x), functional.relu(x), mint.erf(x), x / positive, mint.maximum(x, positive), x - positive,

@@ -32,7 +32,7 @@ class Measurement:
     """Everything that is timed, in turn and round after round, beside a yardstick; more rounds are more precise."""
 
     def __init__(self, progress: Callable[[str], None], alongside: Sequence[Runs] = ()):
-        """`progress` is told what goes on; the runs of `alongside` get a turn in each round too."""
+        """Calls `progress` with each step; the runs of `alongside` get a turn in each round, too."""
         self._progress = progress
         progress("tracing and planning")
         self._timed, self._overheads, self.yardstick = subjects(), Overheads(num_cores()), Yardstick()

@@ -18,8 +18,7 @@ Flows = tuple[hpmoe.rewriting.Taskflow, hpmoe.rewriting.Taskflow]  # fused, unfu
 
 
 def digits(value: float, within: tuple[float, float] | None = None) -> str:
-    """A figure with three digits at most, and no more than its band supports: the last one is of the power of ten below half
-    of the band's width.
+    """Returns a figure as text with at most three digits; the last digit is below half of the width of its band.
 
     Example:
         >>> digits(11.83, (10.6, 13.1)), digits(1.842, (1.81, 1.87)), digits(11.83), digits(4321.0, (3900.0, 4700.0))

@@ -81,7 +81,7 @@ class Layer:
 
     @functools.cached_property
     def min_load(self) -> float:
-        """Rows that a copy must take to be made: by default those with the least estimated time, see copies_us.
+        """Least rows of a replica: --min_load, or by default the number with the least estimated time, see copies_us.
 
         A link that is idle for the time of a copy's weights makes the copy free; a busy link makes it cost their time.
         """
@@ -251,14 +251,14 @@ def utilisation(found: Outline, machine: hpmoe.Machine) -> dict[str, float]:
 
 def program(o: Options, direction: str,
             rewrite: Callable[[Program], Program] = lambda p: p, nodes: int | None = None) -> Program:
-    """The traced MoE-FFN of these sizes, from shapes alone; `rewrite` is applied before its gradient is taken."""
+    """Returns the traced MoE-FFN of these sizes, from shapes; `rewrite` is applied before its gradient is taken."""
     mesh = hpmoe.Mesh(o.ep, tp=shards_of(o), nodes=nodes)
     traced = rewrite(hpmoe.trace(hpmoe.moe_ffn, *avals(o), mesh=mesh))
     return traced if direction == "forward" else hpmoe.rewriting.vjp(traced)
 
 
 def avals(o: Options) -> list[hpmoe.ShapeDtypeStruct]:
-    """The arguments of moe_ffn on one rank."""
+    """Returns the avals of moe_ffn's arguments on one rank."""
     local, inner = o.experts // o.ep, o.intermediate // shards_of(o)
     shapes = [(o.dtype, o.tokens, o.hidden), ("int32", o.tokens, o.top_k), ("float32", o.tokens, o.top_k),
               (o.dtype, local, o.hidden, 2 * inner), (o.dtype, local, inner, o.hidden)]

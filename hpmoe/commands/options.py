@@ -26,7 +26,7 @@ Options = flags.FlagValues | SimpleNamespace  # what flags say, by name
 
 
 class UsageError(Sentence):
-    """A command line that cannot be run; the text names the flag, what it was and what it must be."""
+    """Raised for a command line that cannot run; the text names the flag, its value and the expected value."""
 
 
 class Integer(flags.ArgumentParser):
@@ -72,7 +72,7 @@ class Choice(flags.ArgumentParser):
 
 
 class Switch(flags.BooleanParser):
-    """True or false; --name and --noname say it shorter."""
+    """True or false, as --name=true, or shorter --name and --noname."""
 
     def parse(self, argument: str | int) -> bool:
         try:

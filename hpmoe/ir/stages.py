@@ -50,7 +50,7 @@ V = TypeVar("V")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Part:
-    """One of the Programs that a Program is cut into; what others make is an input of it.
+    """One of the Programs that a Program is cut into; results of earlier parts are its inputs.
 
     Attributes:
         program: returns outputs of the whole first, then what later parts read.

@@ -107,7 +107,7 @@ class Dependencies:
 @suggests_keywords
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Taskflow(Level):
-    """Tile tasks of one program, the same on every rank, and what orders them.
+    """Tile tasks of one program, equal on every rank, with the events, waits and queues that order them.
 
     Attributes:
         name, ep_size, provenance, direction: as in the Program.

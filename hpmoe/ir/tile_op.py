@@ -125,7 +125,7 @@ class TileOp:
 
     @property
     def opcode(self) -> str:
-        """The name of what it is."""
+        """Name of the tile operation as printed."""
         return self.primitive.name
 
     @property

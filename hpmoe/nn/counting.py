@@ -32,7 +32,7 @@ def clear(counted: Parameter, row: int) -> None:
 
 
 class _ByBackward(nn.Cell):
-    """Returns the output and loss; their gradient adds the tokens to what is counted."""
+    """Returns the output and loss unchanged; their gradient adds the tokens to the counts."""
 
     def __call__(self, out: Tensor, loss: Tensor, tokens: Tensor, counted: Parameter) -> tuple[Tensor, Tensor]:
         """Runs in PyNative; a compiled graph takes `construct` and `bprop`."""

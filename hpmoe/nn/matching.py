@@ -35,7 +35,7 @@ class Block(NamedTuple):
 
 
 class Place(NamedTuple):
-    """The entry of the format of an array of a checkpoint, and its experts, if it is of experts."""
+    """The format's Entry for an array of a checkpoint, and the range of experts that the array holds, if any."""
 
     entry: Entry
     experts: range

@@ -50,7 +50,7 @@ class ShardFile:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """The part of the experts that is held here: that of a process's rank, else all of them."""
+    """Part of the experts that this process holds: those of its rank, or all without ranks."""
 
     mesh: Mesh
     rank: int

@@ -26,8 +26,10 @@ def groups_of(counts: np.ndarray) -> list[tuple[int, slice]]:
 @grouped_weight_grad.infer
 def _(x: ShapeDtypeStruct, g: ShapeDtypeStruct, route: RouteAval, *more: ShapeDtypeStruct,
       of: str | None = None) -> ShapeDtypeStruct:
-    """Gradient of all local experts; of the replicas only ("replicas"); or of the rank's own experts plus the
-    gradients that ranks with replicas returned ("owners")."""
+    """Returns the aval of gradients of all local experts, of replicas ("replicas"), or of own experts ("owners").
+
+    "owners" adds the gradients that ranks with replicas returned.
+    """
     experts = {"owners": route.num_own_experts, "replicas": route.num_replicas}.get(of or "", route.num_local_experts)
     out = ShapeDtypeStruct((experts, x.shape[1], g.shape[1]), x.dtype)
     if of == "owners":

@@ -56,7 +56,7 @@ def _found_in(tested: ShapeDtypeStruct) -> ShapeDtypeStruct:
 @count_and_fill.infer
 def _(tested: ShapeDtypeStruct, low: ShapeDtypeStruct, high: ShapeDtypeStruct, *, fill: str) -> tuple[ShapeDtypeStruct,
                                                                                                       ShapeDtypeStruct]:
-    """The rows, and what is found in each: how many values, and a bit for each value, whether it is one."""
+    """Returns the avals of the rows and of the findings in each row: a number of values, and a bit for each value."""
     check_argument(len(tested.shape) > 0, "count_and_fill", "tested", tested, "rows [..., N]")
     return tested, _found_in(tested)
 
@@ -77,7 +77,7 @@ def _(tested: np.ndarray, low: float, high: float, *, fill: str) -> tuple[np.nda
 
 @count_and_fill.vjp
 def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
-    """A value in range has its own gradient and, where it is in a mean, its share of those of what the mean stands for."""
+    """Gives a value in range its own gradient and, if it is in a mean, its share of the gradients of replaced values."""
     fill = "spread" if eqn.params["fill"] == "mean" else "zero"
     return [b.add(fill_outside, cotangents[0], eqn.outputs[1], fill=fill), None, None]
 
@@ -85,7 +85,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 @count_and_fill.tile
 @in_each_row
 def _(tiler: Tiler, eqn: Equation) -> None:
-    """A pass of its own; the sum of what experts sent back is looked at by the task that makes it."""
+    """Emits a pass over the rows; the sum of rows that experts sent back is checked by the task that computes it."""
     params, (tested, *limits), (out, found) = _filled(eqn), eqn.inputs, eqn.outputs
     summing = tiler.take_back(tested, REDUCE)
     if summing is None:

@@ -24,7 +24,7 @@ def _refuse(who: str) -> NoReturn:
 
 
 class _OutsideGraphs(AskedByCompiler):
-    """Nothing when Python calls it; an error when the graph compiler asks what it gives."""
+    """Operator that does nothing when Python calls it, and raises when a graph compiler asks for its result."""
 
     def __init__(self):
         super().__init__("hpmoe_outside_graphs")

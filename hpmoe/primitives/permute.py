@@ -53,7 +53,7 @@ def _(indices: ShapeDtypeStruct, *, num_experts: int, capacity: int) -> ShapeDty
 
 @expert_places.reference
 def _(indices: np.ndarray, *, num_experts: int, capacity: int) -> np.ndarray:
-    """Entry after entry: the next of the `capacity` rows of its expert, -1 where none is left."""
+    """Gives each entry, in order, the next of the `capacity` rows of its expert, or -1 if no row is left."""
     check_experts(indices, num_experts)
     place = sort_indices.rules["reference"](indices)
     counts = np.bincount(indices.reshape(-1), minlength=num_experts)

@@ -69,7 +69,7 @@ def _(w: np.ndarray, *, dtype: str, transposed: bool = False) -> tuple[np.ndarra
 
 @quantize_weight.tile
 def _(tiler: Tiler, eqn: Equation) -> None:
-    """A task for each tile of rows of the transposed weights, which are columns of the given ones."""
+    """Emits a task for each tile of rows of the transposed weights, which are columns of the given weights."""
     (w,), (codes, scales) = eqn.inputs, eqn.outputs
     experts, outer, inner = fixed(codes.aval.shape)
     form = WEIGHT_FORMATS[eqn.params["dtype"]]

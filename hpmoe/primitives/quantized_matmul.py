@@ -147,7 +147,7 @@ def _(x: np.ndarray, w: np.ndarray, route: Route, *more: np.ndarray, element: st
 
 @grouped_quantized.vjp
 def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
-    """Straight through the rounding of rows; of the scales exactly."""
+    """Passes gradients straight through the rounding of rows; gradients of the scales are exact."""
     (x, w, route, *more), params, g = eqn.inputs, eqn.params, cotangents[0]
     scale, copies, of_scales = split_copies(as_route(route.aval).placement, tuple(more))
     of_scale: list[Atom | None] = [None] * len(more)
@@ -186,7 +186,7 @@ def _(tiler: Tiler, eqn: Equation) -> None:
 # On tensors.
 
 class _Call(Protocol):
-    """Values of a call that its gradient needs."""
+    """Values of a call of grouped_matmul that its gradient needs."""
 
     route: Route
     params: ProductParams

@@ -41,7 +41,7 @@ MX_PAIR = 2 * MX_BLOCK  # as deep a matrix unit of a 950 multiplies mxfp8
 
 
 class QuantizedProduct:
-    """A product that is tiled.
+    """A product with quantised weights whose tile tasks are emitted.
 
     Attributes:
         x, out, form, transposed, domain: the rows, the result, the format and layout of weights, and the units of tasks.

@@ -38,7 +38,7 @@ def reduced(name: str, x: ShapeDtypeStruct, axis: int, keepdims: bool) -> ShapeD
 
 @reduce_sum.infer
 def _(x: ShapeDtypeStruct, *, axis: int, keepdims: bool, dtype: str | None = None, mean: bool = False) -> ShapeDtypeStruct:
-    """`mean` says that the sum is about to be divided by the size of the axis."""
+    """Returns the aval of a sum; `mean` means that the sum will be divided by the size of the axis."""
     out = reduced("reduce_sum", x, axis, keepdims)
     return ShapeDtypeStruct(out.shape, dtype or out.dtype)
 

@@ -45,7 +45,7 @@ def _(x: ShapeDtypeStruct, *, shape: tuple[int | Rows, ...]) -> ShapeDtypeStruct
 
 @reshape.tile
 def _(tiler: Tiler, eqn: Equation) -> None:
-    """Another view of the same memory."""
+    """Adds another view of the same memory."""
     (x,), out = eqn.inputs, eqn.outputs[0]
     if isinstance(x, Literal):
         tiler.map(COPY, out, tiler.read(x, out))

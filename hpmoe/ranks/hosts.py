@@ -170,7 +170,7 @@ class _Greeting(NamedTuple):
 
 
 class _Finder:
-    """Connections of a rank so far: to those of this host, with what is known of them, and to others."""
+    """Connections of a rank so far: to ranks of this host, with their identities, and to ranks of other hosts."""
 
     def __init__(self, place: Place, tag: str, rank: int, names: Sequence[str], deadline: float,
                  hub: Mapping[int, socket.socket]):

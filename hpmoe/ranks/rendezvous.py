@@ -212,7 +212,7 @@ def _come(point: Point, hello: Fields, deadline: float) -> socket.socket:
 
 
 class Hub:
-    """Rank 0 until all have come."""
+    """Rank 0 until all ranks have connected."""
 
     def __init__(self, point: Point, hello: Fields, names: Sequence[str], deadline: float):
         self.point, self.hello, self.names, self.deadline = point, hello, names, deadline

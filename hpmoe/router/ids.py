@@ -64,7 +64,7 @@ def _is_made_by(x: Tensor, name: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class _Checked:
-    """A report of a program, see `Program.reports`: the error of the first rank whose values do not fit."""
+    """Report of a program, see `Program.reports`, that returns the error of the first rank whose values do not fit."""
 
     who: str
     check: Check

@@ -11,7 +11,7 @@ from hpmoe.routing.routing import Routing
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RelayedRows:
-    """The rows of a routing, as their relays see them: entry i of a relay is choice i % top_k of row i // top_k that it has.
+    """The rows of a routing as their relays see them: entry i of a relay is choice i % top_k of its row i // top_k.
     """
 
     source_of_row: tuple[np.ndarray, ...]  # for each rank, the relay that each received row comes from

@@ -25,7 +25,7 @@ NOTHING = ShapeDtypeStruct((1,), "float32")  # stands for a saved value
 
 
 class GraphCall(abc.ABC):
-    """One call in one graph.
+    """One call of a staged function in one compiled graph.
 
     Attributes:
         call: the call, traced for the shapes of the graph.

@@ -37,7 +37,7 @@ class Traced:
 
     @functools.cached_property
     def deciding(self) -> frozenset[int | None]:
-        """The inputs that say where rows go: ids, and weights that decide what is dropped."""
+        """Indices of the inputs that decide where rows go: ids, and weights that decide which entries are dropped."""
         return frozenset(i for route in routes_of(self.program) for i in (route.ids, route.weights))
 
     def arrays_of(self, tensors: Iterable[Tensor]) -> list[np.ndarray]:

@@ -87,7 +87,7 @@ def _options(options: Mapping[str, PyTree]) -> Json:
 
 
 class _Numbered(Written):
-    """Writes a Program's values; a variable is the number of where it first stands."""
+    """Writes a Program's values; a variable becomes the number of its first occurrence."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -138,7 +138,7 @@ def _lowercase(dtype: object) -> str:
 
 
 def lowered(staged: Staged, program: Program, rows: Sequence[PlannedRows]) -> AnyIR:
-    """The result of a chain for a Program and the planned rows of its routes.
+    """Returns the result of a chain for a Program and the planned rows of its routes.
 
     A kernel on a device, where no host reads the ids before a launch, is made of plans for several expected numbers of rows;
     it takes one of the plans when it starts.
@@ -155,7 +155,7 @@ def lowered(staged: Staged, program: Program, rows: Sequence[PlannedRows]) -> An
 
 
 def _queued(staged: Staged, program: Program) -> Taskflow:
-    """The Taskflow that the kernel of a planned Program is compiled from, a kept one if the chain keeps plans."""
+    """Returns the Taskflow from which the kernel of a planned Program is compiled, a kept one if the chain keeps plans."""
     ir: AnyIR
     ir, (*to_queues, to_kernel) = staged.apply_to_program(program)
     if to_kernel.keeps_plans:

@@ -94,7 +94,7 @@ class Transform(Rewrite):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Curried:
-    """A transform with options that are given before the function: what a transform called with options alone returns."""
+    """A transform with options, which a transform called with only options returns; call it with the function."""
 
     transform: Transform  # called with a function, and further options or others instead, it has these as well
     options: Mapping[str, object]  # by name

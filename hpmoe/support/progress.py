@@ -10,7 +10,7 @@ FIRST, PERIOD = 2.0, 5.0
 
 
 class Progress:
-    """Says what is going on for as long as the block takes; `progress("what")` names the next step.
+    """Shows on stderr what a command does while the block runs; `progress("what")` names the next step.
 
     Example:
         >>> with Progress("hpmoe demo") as progress:

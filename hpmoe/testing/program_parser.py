@@ -42,7 +42,7 @@ def parse_program(text: str, direction: str = "forward") -> Program:
 
 
 class _Parser:
-    """Reads equations one after the other; what names stand for is known from the lines before."""
+    """Reads equations one after the other, with the variables that earlier lines define."""
 
     def __init__(self) -> None:
         self.values: dict[str, Var] = {}

@@ -141,7 +141,7 @@ def _distinct(routings: Sequence[str | Draw], has_routes: bool, mesh: Mesh | Non
 
 @dataclasses.dataclass(frozen=True)
 class _Case:
-    """Arguments, and what must be computed of them."""
+    """Arguments of a call, and the results and gradients that it must compute."""
 
     inputs: Inputs  # as a call takes them
     args: Arrays  # the arrays among them, of each rank

@@ -36,7 +36,7 @@ from hpmoe.transforms.tile_partition import tile_partition
 
 
 class Layer(NamedTuple):
-    """A function of one rank's arrays, what these are, and the ranks: `assert_same(transform, *layer)`."""
+    """A function of one rank's arrays, their avals, and the mesh: `assert_same(transform, *layer)`."""
 
     f: Function
     avals: tuple[ShapeDtypeStruct, ...]

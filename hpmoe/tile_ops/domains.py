@@ -94,13 +94,13 @@ class Domain:
 
     @property
     def clipped_rows(self) -> int:
-        """The rows, as many as a rank can have tokens, of which tasks touch those of tokens; 0 where all are touched."""
+        """Token capacity of a rank if tasks touch only the rows of its tokens; 0 if they touch all rows."""
         return self.num_rows if self.clipped else 0
 
 
 @dataclasses.dataclass(frozen=True)
 class Once(Domain):
-    """One task for all."""
+    """Domain of a single task for all rows."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +125,7 @@ class CompletionFlags(Domain):
 
 @dataclasses.dataclass(frozen=True)
 class Tiles(Domain):
-    """Static tiles of `num_rows` rows; where `clipped`, those past a rank's number of tokens do not exist."""
+    """Static tiles of `num_rows` rows; if `clipped`, tiles past a rank's number of tokens have no task."""
 
     num_rows: int = dataclasses.field(default=0, kw_only=True)
     clipped: bool = dataclasses.field(default=False, kw_only=True)
@@ -226,7 +226,7 @@ class Experts(Summed):
 
 @dataclasses.dataclass(frozen=True)
 class AllRows(Summed):
-    """One sum over `height` rows, or over those of them that are `of_tokens` alone, in `blocks` units."""
+    """One sum over `height` rows, or with `of_tokens` over the rows of tokens only, in `blocks` units."""
 
     height: int = dataclasses.field(kw_only=True)
     of_tokens: bool = dataclasses.field(default=False, kw_only=True)

@@ -46,7 +46,7 @@ class Stored(Protocol):
 
 
 class Move(NamedTuple):
-    """`rows` rows of matrices from `source` on, to `target` on of rank `peer`, where they are of local expert `expert`."""
+    """Copy of `rows` rows of matrices, from row `source` to row `target` of rank `peer`, for its local expert `expert`."""
 
     peer: int
     expert: int

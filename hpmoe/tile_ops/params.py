@@ -102,7 +102,7 @@ class Params:
 
 @dataclasses.dataclass(frozen=True)
 class NoParams(Params):
-    """Nothing."""
+    """Params of an operation without parameters."""
 
 
 NO_PARAMS = NoParams()

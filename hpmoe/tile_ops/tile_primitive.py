@@ -233,7 +233,7 @@ class EndOfProduct(TilePrimitive):
 
 
 class Transfer(TilePrimitive):
-    """An operation that moves what a route says between ranks, or tells of it."""
+    """An operation that moves rows or matrices of a route between ranks, or signals that they were moved."""
 
     def __init__(self, name: str, number: int, payload: Payload, leg: Leg = Leg.DISPATCH, *, is_blocking: bool = False,
                  outputs: tuple[Operand, ...] = (), inputs: tuple[Operand, ...] = (), domains: tuple[type[Domain], ...],

@@ -20,7 +20,7 @@ class Tasks:
 
     @property
     def num_tiles(self) -> int:
-        """Column tiles in the runs."""
+        """Number of column tiles in the runs."""
         return sum(stop - start for start, stop in self.tiles)
 
 
@@ -35,7 +35,7 @@ class Counted:
 
 
 class Tables:
-    """Event blocks, and what tasks wait for and signal, under construction.
+    """Event blocks, waits and signals under construction.
 
     Attributes:
         num_tiles: column tiles of each operation.

@@ -27,7 +27,7 @@ class ColumnFootprint:
 
     @property
     def together(self) -> list[Interval]:
-        """Sorted and joined, those of all tiles."""
+        """Columns of all tiles together, as sorted and joined intervals."""
         return joined([*self.fixed, *((o, o + self.cols) for o in self.offsets)])
 
     def of_tile(self, k: int) -> list[Interval]:

@@ -68,7 +68,7 @@ class MemoryReport:
 
     @property
     def training_peak(self) -> int:
-        """The most bytes taken by a forward and a backward pass beyond what the caller gives."""
+        """Most bytes that a forward and a backward pass take besides the caller's arrays."""
         after = self.forward.outputs + self.forward.saved
         return after + max(self.forward.temporaries, self.backward.outputs + self.backward.temporaries)
 

@@ -15,7 +15,7 @@ from hpmoe.timelines.timeline import Timeline
 
 @dataclasses.dataclass
 class _Record:
-    """A launch: what it fills, and the link to the processes that fill the rest."""
+    """Arrays that a measured launch fills, and the link to the processes of other ranks."""
 
     flow: Taskflow
     trace: np.ndarray

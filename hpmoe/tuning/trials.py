@@ -15,7 +15,7 @@ EXHAUSTED = "no other value of any one setting is faster"
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """A plan that was tried.
+    """A plan with its simulated time, or the error of its simulation.
 
     Attributes:
         plan: settings of the chain.

@@ -82,7 +82,7 @@ def _slots_of_experts(plan: tf.RoutePlan) -> Iterator[tuple[int, ...]]:
 
 
 class _Cases:
-    """Tasks that a search stands still at, and what one case after another leaves of the edges among them."""
+    """Tasks that a search cannot order, and the edges that each case leaves among them."""
 
     def __init__(self, order: Order, stuck: list[int]):
         self.order, self.flow, self.stuck = order, order.flow, stuck

@@ -118,7 +118,7 @@ def _unlike(op: tf.TileOp, most: int, why: str) -> str:
 
 
 def _blocks_fault(op: tf.TileOp, buffers: Sequence[tf.Buffer], plan: tf.RoutePlan | None) -> str:
-    """Matrices, each in blocks of rows: the gradients of experts, sums over their rows, or copies."""
+    """Returns the fault in the blocks of matrices, of experts' gradients, sums over their rows or replicas, or ""."""
     domain, count, first = op.domain, _num_matrices(op, plan), op.domain.first // max(1, op.domain.blocks)
     block, height = block_and_height(op, buffers)
     if first < 0 or not 0 <= domain.num_rows <= count - first or (domain.num_rows < count and not op.primitive.makes_blocks):

@@ -63,7 +63,7 @@ def own_positions(flow: tf.Taskflow, leg: Leg | None) -> list[int]:
 
 
 class Order:
-    """Queue order, waits and signals of a taskflow whose tables name what exists."""
+    """Queue order, waits and signals of a taskflow, whose tables name only existing tasks and events."""
 
     def __init__(self, flow: tf.Taskflow):
         self.flow = flow

@@ -34,7 +34,7 @@ found_before = functools.lru_cache(maxsize=8)(_find_fault)  # of operations, whi
 
 
 class _Fault(Exception):
-    """(text, operation)"""
+    """Raised with (text of the fault, index of the operation or None)."""
 
 
 class _Written(NamedTuple):

@@ -24,7 +24,7 @@ class Node(NamedTuple):
 
 
 class Lead(NamedTuple):
-    """A task that another one waits for: for an event that it signals, or (-1) as it comes earlier in the queue."""
+    """A task for which another one waits: by an event that the task signals, or (-1) by its earlier place in the queue."""
 
     node: Node
     event: int = -1

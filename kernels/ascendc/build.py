@@ -33,7 +33,7 @@ NPUS = "davinci[0-9]*"  # among them
 
 
 class BuildError(Exception):
-    """A compilation failed; the text is what was called, and the end of what it said."""
+    """Raised if a compilation fails; the text has the command line and the end of its output."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -54,7 +54,7 @@ def launch(image: np.ndarray, buffers: Sequence[Sequence[np.ndarray]], num_token
 
 
 class Launches:
-    """Launches of an image with arrays that are known to be what it demands; the addresses that stay are looked up once."""
+    """Launches of an image with checked arrays, whose fixed addresses are looked up once."""
 
     def __init__(self, image: np.ndarray, counters: np.ndarray, bases: np.ndarray):
         self.image, self._kept = image, (counters, bases)

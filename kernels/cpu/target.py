@@ -20,7 +20,7 @@ from hpmoe.timelines.measure import new_record
 
 
 class CpuState:
-    """The counters of an executable, which only grow, and what its launches look up once.
+    """Counters of an executable, which only grow, and the checked Launches of its image.
 
     Attributes:
         counters, bases: see `launch`.

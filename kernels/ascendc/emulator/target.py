@@ -67,7 +67,7 @@ class EmulatorState:
 
     @functools.cached_property
     def symmetric(self) -> np.ndarray:
-        """uint8, whether each buffer lies in the symmetric heap: other ranks write to it."""
+        """1 for each buffer in the symmetric heap, which other ranks write to, uint8."""
         symmetric = [[place[0] == HEAP for place in lay_out(flow).places] for flow in self._flows]
         return np.array(in_words(self._flows, symmetric, False), np.uint8)
 
