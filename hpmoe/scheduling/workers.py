@@ -25,7 +25,7 @@ class VectorWorkers(NamedTuple):
     """Sizes of three groups of vector workers: workers that only compute, send rows to experts, and send rows back.
 
     Workers that send rows back also compute if no worker only computes. Workers that send rows to experts also send rows
-    back if no worker only sends rows back.
+    back if no worker only sends rows back. After its own tasks, every group sends rows back.
     """
 
     computing: int
