@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from mindspore import Parameter, Tensor
 
-from hpmoe.balance.counts import Counts, summed_counts
+from hpmoe.balance.monitor import Counts, summed_counts
 from hpmoe.balance.moving import move_experts
 from hpmoe.balance.places import experts_at, places_in_order
 from hpmoe.balance.relocation import relocated

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 from absl import flags
 
 import hpmoe
+from hpmoe.balance.relocation import relocated
 from hpmoe.commands import layer_flags, model_layouts, options, routing_flag
-from hpmoe.commands.advice import advice, advice_text
 from hpmoe.commands.bands import Flows, bands, digits, sensitivity, sensitivity_text
 from hpmoe.commands.layer import MOST_DECODED, Layer, sent_bytes, utilisation
 from hpmoe.commands.layer_flags import layer_of
@@ -31,6 +33,7 @@ BANDS, MOST_BANDED = 8, 2**22  # machines; tasks of all ranks that are simulated
 WITHOUT: dict[str, tuple[str, Fields]] = {
     "replicas": ("copies", {"replicas": 0}), "scheme": ("scheme", {"scheme": "direct"}),
     "quantize": ("quantize", {"quantize": None})}
+REPLICAS = 0, 1, 2, 4  # slots of a rank, for --advise
 
 
 def define(values: flags.FlagValues) -> None:
@@ -162,3 +165,28 @@ def text(o: flags.FlagValues, result: Fields) -> str:
 
 def _line(name: str, ms: float, band: str, what: str, within: tuple[float, float] | None = None) -> str:
     return f"  {name:24}{digits(ms, within):>9} ms{band:<18}  {what}"
+
+
+def advice(layer: Layer, fused_ms: Callable[[Layer], float], progress: Progress) -> list[Fields]:
+    """Returns milliseconds of the fused layer with experts in their order and relocated, each with numbers of replicas."""
+    places = np.argsort(relocated(np.arange(layer.o.experts), layer.loads.astype(float), layer.o.ep)).astype(np.int32)
+    moved = np.where(layer.ids >= 0, places[layer.ids], layer.ids)
+    out: list[Fields] = []
+    for is_moved, ids in ((False, layer.ids), (True, moved)):
+        for replicas in REPLICAS:
+            progress(f"{replicas} replicas, experts {'relocated' if is_moved else 'in order'}")
+            other = dataclasses.replace(layer, ids=ids, replicas=replicas)
+            out.append({"relocated": is_moved, "replicas": replicas, "imbalance": other.imbalance,
+                        "fused_ms": fused_ms(other)})
+    return out
+
+
+def advice_text(rows: list[Fields]) -> str:
+    """Returns a line for each row of `advice`, and the best one."""
+    first = rows[0]["fused_ms"]
+    lines = ["", "simulated with other placements of experts", f"  {'experts':12}{'replicas':>9}{'fused ms':>10}{'gain':>8}"]
+    for row in rows:
+        name = "relocated" if row["relocated"] else "in order"
+        lines.append(f"  {name:12}{row['replicas']:>9}{row['fused_ms']:>10.3f}{100 * (1 - row['fused_ms'] / first):>6.1f} %")
+    best = min(rows, key=lambda row: row["fused_ms"])
+    return "\n".join([*lines, f"  fastest: {'relocated' if best['relocated'] else 'in order'}, {best['replicas']} replicas"])

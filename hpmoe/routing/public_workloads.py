@@ -1,15 +1,11 @@
-"""Routings that are not made up here: the public imbalance workloads W0 to W7, and recorded ids from a file."""
+"""Routings that are not made up here: the public imbalance workloads W0 to W7."""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import numpy as np
 
-from hpmoe.routing.routing import check_topk_ids
 from hpmoe.routing.workload import balanced_ids, sampled_ids
-from hpmoe.support.errors import ArgumentError, check_argument
+from hpmoe.support.errors import check_argument
 
 WORKLOADS = {
     "W0": "balanced", "W1": "a fixed quarter of the experts is hot",
@@ -52,32 +48,3 @@ def workload_ids(name: str, ep_size: int, num_tokens: int, top_k: int, num_exper
         lengths = np.linspace(num_tokens, -(-num_tokens // 2), ep_size).astype(int)
         ids[token >= lengths[:, None]] = -1
     return ids
-
-
-def recorded_ids(path: str | os.PathLike[str], ep_size: int, num_tokens: int, top_k: int, num_experts: int,
-                 layer: int | None = None) -> np.ndarray:
-    """Returns topk_ids of a recorded run, dealt out to ranks in order.
-
-    Args:
-        path: a .npy file of integers [..., K], tokens in order; its first ep * T are taken. -1 is no expert.
-        layer: index of the layer to take from a file [T, layers, K].
-
-    Returns:
-        [ep, T, K] int32.
-    """
-    who, file = "recorded_ids", str(Path(path))
-    try:
-        ids = np.load(file, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise ArgumentError(f"{who}: path is {file!r}, which cannot be read as a .npy file ({error})") from None
-    is_ids = isinstance(ids, np.ndarray) and ids.ndim >= 2 and ids.dtype.kind in "iu" and ids.shape[-1] == top_k
-    check_argument(is_ids, who, "path", f"{file!r} of {getattr(ids, 'dtype', 'several arrays')}{getattr(ids, 'shape', '')}",
-                   f"a file of integers [..., {top_k}]")
-    tokens = (ids if layer is None else ids[:, layer]).reshape(-1, top_k)
-    check_argument(len(tokens) >= ep_size * num_tokens, who, "path", f"{file!r} of {len(tokens)} tokens",
-                   f"one of at least {ep_size * num_tokens}: {num_tokens} for each of {ep_size} ranks")
-    used = tokens[:ep_size * num_tokens].astype(np.int64)
-    check_argument(bool(((used >= -1) & (used < num_experts)).all()), who, "path",
-                   f"{file!r} with ids from {used.min()} to {used.max()}", f"one with ids from -1 to {num_experts - 1}")
-    check_topk_ids(used, num_experts, f"{who}: {file!r}")
-    return used.astype(np.int32).reshape(ep_size, num_tokens, top_k)

@@ -1,4 +1,4 @@
-"""Routings drawn from recorded loads: how many tokens chose each expert, as serving systems count them."""
+"""Routings from files: recorded ids, or drawn from recorded loads, tokens of each expert as serving systems count them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from hpmoe.routing.public_workloads import recorded_ids
+from hpmoe.routing.routing import check_topk_ids
 from hpmoe.support.errors import ArgumentError, check_argument, is_int
 
-WHO = "recorded_loads"
+WHO, IDS = "recorded_loads", "recorded_ids"  # who errors of a file of loads or of ids are of
 STEP = 2**20  # tokens times experts that are drawn at a time
 
 
@@ -75,22 +75,39 @@ def ids_of_file(path: str | os.PathLike[str], ep_size: int, num_tokens: int, top
         layer, step: which loads or ids are meant, if a file has those of several layers or steps.
     """
     file = Path(path)
-    if file.suffix == ".json" or (array := _array_of(file)).shape[-1:] == (num_experts,) != (top_k,):
+    if file.suffix == ".json" or (array := _array_of(file, top_k)).shape[-1:] == (num_experts,) != (top_k,):
         counts = _counts(file) if file.suffix == ".json" else array
         return ids_of_loads(_of_layer(file, counts, num_experts, layer, step), ep_size, num_tokens, top_k, seed)
-    if layer is None or array.ndim != 3:
-        return recorded_ids(file, ep_size, num_tokens, top_k, num_experts)
-    _check_index("layer", layer, array.shape[1], file)
-    return recorded_ids(file, ep_size, num_tokens, top_k, num_experts, layer)
+    if array.ndim != 3:
+        layer = None
+    if layer is not None:
+        _check_index("layer", layer, array.shape[1], file)
+    return _recorded_ids(str(file), array, ep_size, num_tokens, top_k, num_experts, layer)
 
 
-def _array_of(file: Path) -> np.ndarray:
-    """Returns the array of a .npy file; an empty one if it cannot be read, which recorded_ids says."""
+def _array_of(file: Path, top_k: int) -> np.ndarray:
     try:
         found = np.load(file, allow_pickle=False)
-    except (OSError, ValueError, EOFError):
-        return np.zeros(0)
-    return found if isinstance(found, np.ndarray) else np.zeros(0)
+    except (OSError, ValueError, EOFError) as error:
+        raise ArgumentError(f"{IDS}: path is {str(file)!r}, which cannot be read as a .npy file ({error})") from None
+    check_argument(isinstance(found, np.ndarray), IDS, "path", f"{str(file)!r} of several arrays",
+                   f"a file of integers [..., {top_k}]")
+    return found
+
+
+def _recorded_ids(file: str, ids: np.ndarray, ep_size: int, num_tokens: int, top_k: int, num_experts: int,
+                  layer: int | None) -> np.ndarray:
+    """Returns the first recorded ids, dealt out to ranks in order; -1 is no expert."""
+    is_ids = ids.ndim >= 2 and ids.dtype.kind in "iu" and ids.shape[-1] == top_k
+    check_argument(is_ids, IDS, "path", f"{file!r} of {ids.dtype}{ids.shape}", f"a file of integers [..., {top_k}]")
+    tokens = (ids if layer is None else ids[:, layer]).reshape(-1, top_k)
+    check_argument(len(tokens) >= ep_size * num_tokens, IDS, "path", f"{file!r} of {len(tokens)} tokens",
+                   f"one of at least {ep_size * num_tokens}: {num_tokens} for each of {ep_size} ranks")
+    used = tokens[:ep_size * num_tokens].astype(np.int64)
+    check_argument(bool(((used >= -1) & (used < num_experts)).all()), IDS, "path",
+                   f"{file!r} with ids from {used.min()} to {used.max()}", f"one with ids from -1 to {num_experts - 1}")
+    check_topk_ids(used, num_experts, f"{IDS}: {file!r}")
+    return used.astype(np.int32).reshape(ep_size, num_tokens, top_k)
 
 
 def _counts(file: Path) -> np.ndarray:

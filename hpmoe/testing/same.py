@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
+import chex
 import numpy as np
 from mindspore import Tensor
 
@@ -15,11 +16,10 @@ from hpmoe.runtime.spmd import Spmd
 from hpmoe.runtime.staged import Staged, name_of
 from hpmoe.runtime.staged_function import StagedFunction
 from hpmoe.runtime.transform import shown_transform
-from hpmoe.support.dtypes import rounded
+from hpmoe.support.dtypes import rounded, widen
 from hpmoe.support.errors import ArgumentError, check_argument, is_int, is_number
 from hpmoe.support.keywords import suggests_keywords
 from hpmoe.support.trees import Function, PyTree, flatten, unflatten
-from hpmoe.testing.compare import assert_close
 from hpmoe.testing.differences import unfollowed_step
 from hpmoe.testing.inputs import ROUTINGS, Draw, Inputs, local_leaves, random_inputs
 from hpmoe.testing.kernels import Runs, applied, completed, small_tiles
@@ -200,3 +200,35 @@ class _Check:
     def _compare(self, values: Iterable[tuple[str, Sequence[np.ndarray]]], case: _Case, tolerance: float, by: str) -> None:
         for name, arrays in values:
             assert_close(name, arrays, case.values[name], tolerance, by)
+
+
+def assert_close(name: str, got: Sequence[np.ndarray], want: Sequence[np.ndarray], tolerance: float, by: str) -> None:
+    """Raises AssertionError if an array of a rank is off by more than a share of the largest value of all ranks.
+
+    Args:
+        name: name of the compared value.
+        got, want: arrays of each rank; integers and bools must be equal.
+        tolerance: the allowed share.
+        by: words for the error, such as "by the kernel".
+    """
+    is_float = all(np.issubdtype(w.dtype, np.floating) for w in want)
+    largest = max((float(np.abs(w[np.isfinite(w)]).max(initial=0.0)) for w in want if is_float), default=0.0)
+    for rank, (g, w) in enumerate(zip(got, want, strict=True)):
+        where = f"{name} of rank {rank}" if len(want) > 1 else name
+        if g.shape != w.shape:
+            raise AssertionError(f"{where} is of shape {g.shape} {by}; it must be {w.shape}")
+        g = np.asarray(widen(g), np.float64) if is_float else g
+        atol = tolerance * (largest or 1.0) if is_float else 0.0
+        try:
+            chex.assert_trees_all_close(g, w, rtol=0.0, atol=atol)
+        except AssertionError as error:
+            raise AssertionError(_difference(where, g, w, atol, by)) from error
+
+
+def _difference(where: str, got: np.ndarray, want: np.ndarray, atol: float, by: str) -> str:
+    is_same = np.isclose(got, want, rtol=0.0, atol=atol, equal_nan=True)
+    index = tuple(int(i) for i in np.argwhere(~is_same)[0])
+    with np.errstate(invalid="ignore"):
+        most = np.abs(np.asarray(got, np.float64) - want).max()
+    return (f"{where} differs first at {list(index)}: {got[index]:.9g} {by}; it must be {want[index]:.9g}\n"
+            f"  {np.count_nonzero(~is_same)} of {want.size} elements differ, by up to {most:.3g}; {atol:.3g} is allowed")

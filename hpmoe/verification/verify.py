@@ -14,9 +14,8 @@ from hpmoe.tile_ops.params import Leg
 from hpmoe.tiling.dependencies import derive_dependencies
 from hpmoe.tiling.shared_memory import memory_fault
 from hpmoe.verification.cycles import find_stuck
-from hpmoe.verification.derived import check_tables
+from hpmoe.verification.derived import check_fingerprint, check_tables
 from hpmoe.verification.fault import fail
-from hpmoe.verification.fingerprint import check_fingerprint
 from hpmoe.verification.queues import check_queues
 from hpmoe.verification.regions import region_fault
 from hpmoe.verification.shortest_cycle import cycle_text, find_cycle

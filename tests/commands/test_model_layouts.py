@@ -10,7 +10,8 @@ import hpmoe
 from hpmoe.commands.layer import Layer
 from hpmoe.commands.model_layouts import MODELS, sizes_of, spreads_of
 from hpmoe.costs.start import start_us
-from hpmoe.routing.public_workloads import WORKLOADS, recorded_ids, workload_ids
+from hpmoe.routing.public_workloads import WORKLOADS, workload_ids
+from hpmoe.routing.recorded_loads import ids_of_file
 from hpmoe.routing.workload import balanced_ids
 from hpmoe.support.errors import ArgumentError
 
@@ -80,15 +81,19 @@ def test_public_workloads(name, step):
 def test_recorded_ids(capsys, tmp_path):
     path, ids = tmp_path / "ids.npy", balanced_ids(8, 64, 4, 128)
     np.save(path, ids.astype(np.int64))
-    np.testing.assert_array_equal(recorded_ids(path, 8, 64, 4, 128), ids)
-    np.testing.assert_array_equal(recorded_ids(path, 4, 32, 4, 128).reshape(-1, 4), ids.reshape(-1, 4)[:128])
+    np.testing.assert_array_equal(ids_of_file(path, 8, 64, 4, 128), ids)
+    np.testing.assert_array_equal(ids_of_file(path, 4, 32, 4, 128).reshape(-1, 4), ids.reshape(-1, 4)[:128])
     recorded, balanced = (json.loads(run(capsys, *QUICK, "--layouts=1", f"--routing={r}", "--json")[1])["rows"]
                           for r in (path, "balanced"))
     assert recorded == balanced
     assert run(capsys, *QUICK, f"--routing={path}", "--model=qwen3-235b")[0] == 2
     np.save(path, np.zeros((9, 2), int))
     with pytest.raises(ArgumentError, match=r"recorded_ids: .*ids.npy': topk_ids\[0\] is \[0, 0\]; it must be distinct"):
-        recorded_ids(path, 2, 2, 2, 8)
+        ids_of_file(path, 2, 2, 2, 8)
+    with path.open("wb") as file:
+        np.savez(file, ids=ids)
+    with pytest.raises(ArgumentError, match="recorded_ids: path is .* of several arrays; it must be a file of integers"):
+        ids_of_file(path, 2, 2, 2, 8)
 
 
 @pytest.mark.parametrize("array, expected", [
@@ -100,7 +105,7 @@ def test_files_that_hold_no_ids(tmp_path, array, expected):
     path = tmp_path / "ids.npy"
     path.write_bytes(b"") if array is None else np.save(path, array)
     with pytest.raises(ArgumentError, match="recorded_ids: path is") as caught:
-        recorded_ids(path, 2, 2, 2, 8)
+        ids_of_file(path, 2, 2, 2, 8)
     assert expected in str(caught.value)
 
 

@@ -10,7 +10,7 @@ from hpmoe.kernels.cpu.target import CpuTarget
 from hpmoe.rewriting import map_equations, primitives
 from hpmoe.runtime.targets import register_target
 from hpmoe.testing import assert_rewrite, assert_same, random_inputs
-from hpmoe.testing.compare import assert_close
+from hpmoe.testing.same import assert_close
 
 AVALS = [ShapeDtypeStruct(*a) for a in (((4, 2), "float32"), ((4, 1), "int32"), ((4, 1), "float32"), ((1, 2, 6), "float32"),
                             ((1, 3, 2), "float32"))]

@@ -87,7 +87,7 @@ NOT_REACHED = {
     ("hpmoe/commands/show.py", "check_flag"): "of the command; test_cli.py",
     ("hpmoe/commands/tune.py", "row_capacity"): "of the command; test_cli.py",
     ("hpmoe/commands/routing_flag.py", ""): "of the command; test_simulate_command.py, test_cli.py",
-    ("hpmoe/routing/public_workloads.py", "who"): "of files; test_model_layouts.py",
+    ("hpmoe/routing/recorded_loads.py", "IDS"): "of files; test_model_layouts.py",
     ("hpmoe/machines/machine_files.py", ""): "of files; test_machine_files.py",
     ("hpmoe/commands/memory.py", "the process of"): "test_memory_report.py",
     ("hpmoe/commands/options.py", "where matplotlib is not"): "an installation without it; test_smoke.py",
