@@ -255,5 +255,6 @@ def _index(index: Tensor, num_rows: int) -> np.ndarray:
     """Returns an index of rows; raises ArgumentError if it is out of range."""
     values = _places(index).reshape(-1)
     is_row = (values >= 0) & (values < num_rows)
-    check_argument(bool(is_row.all()), WHO, "indices", f"with {values[~is_row][:1].tolist()}", f"in 0..{num_rows - 1}")
+    check_argument(bool(is_row.all()), WHO, "indices", f"an array with {values[~is_row][:1].tolist()}",
+                   f"an array of ints in 0..{num_rows - 1}")
     return values.astype(np.int32)

@@ -68,7 +68,7 @@ def test_bad_ids_are_an_error(f, what, stage):
 def test_a_row_that_no_token_has_is_an_error_in_padded_mode(row, stage):
     def picked(x, rows):
         return hpmoe.token_ops.permute(x, rows, padded_mode=True)[0]
-    with pytest.raises(hpmoe.ArgumentError, match=rf"permute: indices is with \[{row}\]; it must be in 0..2"):
+    with pytest.raises(hpmoe.ArgumentError, match=rf"permute: indices is an array with \[{row}\]; .* in 0..2"):
         STAGES[stage](picked)(Z, Tensor(np.array([[0, 1], [row, 2]], np.int32)))
     out = STAGES[stage](picked)(Z, Tensor(np.array([[0, 1], [0, 2]], np.int32)))
     np.testing.assert_array_equal(out.asnumpy(), Z.asnumpy()[[0, 1, 0, 2]])

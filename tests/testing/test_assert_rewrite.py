@@ -52,7 +52,7 @@ def test_the_difference_is_shown():
     with pytest.raises(AssertionError) as caught:
         assert_rewrite(scaled_grads(by=0.3), BEFORE, AFTER, direction="backward")
     text = str(caught.value)
-    assert text.startswith("assert_rewrite: scaled_grads(by=0.3) makes another text\n")
+    assert text.startswith("assert_rewrite: scaled_grads(by=0.3) makes another text.\n")
     assert "\n-d:f32[R,3] = mul c 0.25\n+d:f32[R,3] = mul c 0.3\n" in text
     with pytest.raises(AssertionError, match="makes another text"):
         assert_rewrite(scaled_grads, BEFORE, BEFORE, direction="backward")
