@@ -37,7 +37,7 @@ class _Flow(ctypes.Structure):
 def load() -> ctypes.CDLL:
     """Loads the planner's library, with its signatures declared."""
     return load_library(find_library(FOLDER, "_planner*.so"), "hpmoe_planner_abi_version", ABI_VERSION,
-                        read_signatures(FOLDER / "planner.h", {"HpmoeFlow": _Flow}))
+                        read_signatures(Path(__file__).with_name("planner.h"), {"HpmoeFlow": _Flow}))
 
 
 def find_runnable(flow: tf.Taskflow) -> np.ndarray:
