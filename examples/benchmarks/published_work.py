@@ -8,10 +8,10 @@ import statistics
 from types import SimpleNamespace
 
 import numpy as np
-from kernel_flows import exchange_flow, function_flow, kernel_us
 from operator_formulas import fused_us, matmul_us
 
 import hpmoe
+from hpmoe.calibration.kernel_flows import exchange_flow, function_flow, kernel_us
 from hpmoe.commands.layer import MOST_DECODED, Layer
 from hpmoe.ir.program import Program
 from hpmoe.primitives.quantize_weight import quantize_weight

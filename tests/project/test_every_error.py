@@ -81,6 +81,8 @@ NOT_REACHED = {
     ("hpmoe/bring_up/", ""): "a kernel that is wrong; test_ascend_check.py",
     ("hpmoe/commands/ascend_check.py", ""): "of the command; test_ascend_check.py",
     ("hpmoe/commands/calibrate.py", "UsageError"): "depends on what lies in the user's cache; test_calibrate.py",
+    ("hpmoe/calibration/profile", ""): "of files; test_calibrate_profile.py",
+    ("hpmoe/commands/calibrate.py", "check_flag"): "of the command; test_calibrate_profile.py",
     ("hpmoe/commands/machine.py", "ValueError"): "test_machine_files.py",
     ("hpmoe/commands/model_layouts.py", ""): "of the command; test_model_layouts.py, test_cli.py",
     ("hpmoe/commands/layer_flags.py", "direction"): "of the command; test_cli.py",

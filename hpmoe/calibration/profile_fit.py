@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
-from profile_kernels import Timed
 
 import hpmoe
+from hpmoe.calibration.profile_kernels import Timed
 from hpmoe.machines.hardware import is_cost
 
 # What the time of a kernel hinges on first, and what is fitted besides where that leaves much of it unexplained; all else is

@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from profile_fit import CONSTANTS, Fit, Fitted, fit_machine
-from profile_kernels import Timed, Unused, timed_kernels
-from profile_table import Kernel, read_kernels
-
 import hpmoe
+from hpmoe.calibration.profile_fit import CONSTANTS, Fit, Fitted, fit_machine
+from hpmoe.calibration.profile_kernels import Timed, Unused, timed_kernels
+from hpmoe.calibration.profile_table import Kernel, read_kernels
 from hpmoe.machines.constant import Constant, units_of
 from hpmoe.machines.hardware import Operators, Sync
 from hpmoe.machines.npu_bins import FLOPS_PER_CYCLE
@@ -60,7 +59,7 @@ def calibrate_by_profile(path: Path, machine: hpmoe.Machine, ep: int | None,
 
     `ep` is the number of ranks of exchanges if the file does not say it.
     """
-    check_argument(not machine.unified, "fit_machine.py", "machine", machine.name, "one of an NPU, which the profile is of")
+    check_argument(not machine.unified, "hpmoe calibrate", "machine", machine.name, "one of an NPU, which the profile is of")
     kernels = read_kernels(path)
     known = [*_cores(kernels, machine), *_clock(kernels), *_computing(kernels)]
     told = {fitted.name: fitted for fitted in known if isinstance(fitted, Fitted)}

@@ -1,16 +1,16 @@
-"""The least squares behind fit_machine.py: constants at a bound are left out of the steps of the others."""
+"""The least squares behind hpmoe calibrate --profile: constants at a bound are left out of the steps of the others."""
 
 import itertools
 import math
 
-import kernel_flows
 import numpy as np
 import profiles
 import pytest
-from machine_of_profile import calibrate_by_profile
-from profile_fit import step_within
 
 import hpmoe
+from hpmoe.calibration import kernel_flows
+from hpmoe.calibration.profile import calibrate_by_profile
+from hpmoe.calibration.profile_fit import step_within
 
 A3 = hpmoe.machines.ascend_a3.replace({"memory.bytes_per_us": 1.16e6, "memory.worker_bytes_per_us": 145e3,
                                        "memory.write_cost": 1.0})

@@ -2,9 +2,8 @@
 
 import csv
 
-import kernel_flows
-
 import hpmoe
+from hpmoe.calibration import kernel_flows
 from hpmoe.routing.workload import sampled_ids
 
 HEADER = ("Device_id,Model ID,Task ID,Stream ID,Op Name,OP Type,OP State,Task Type,Task Start Time(us),Task Duration(us),"

@@ -1,18 +1,17 @@
-"""fit_machine.py: constants of a machine are found again in the times of its kernels, and the rest is said."""
+"""hpmoe calibrate --profile: constants of a machine are found again in the times of its kernels, and the rest is said."""
 
 import functools
 import json
 import math
 
-import fit_machine
-import kernel_flows
 import profiles
 import pytest
-from command_line import run_script
-from machine_of_profile import calibrate_by_profile
-from profile_table import read_kernels
 
 import hpmoe
+from hpmoe.calibration import kernel_flows
+from hpmoe.calibration.profile import calibrate_by_profile
+from hpmoe.calibration.profile_table import read_kernels
+from hpmoe.cli import main
 from hpmoe.machines.machine import CONSTANTS
 from hpmoe.support.errors import ArgumentError
 
@@ -74,12 +73,11 @@ def test_each_constant_is_fitted_or_it_is_said_why_not(found):
 
 
 def test_the_machine_is_a_file_whose_source_is_the_profile(path, found, capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(fit_machine, "calibrate_by_profile", lambda *args: found)
-    status, printed, _ = run_script(capsys, fit_machine, str(path))
-    assert status == 0
-    (tmp_path / "printed.toml").write_text(printed)
-    status, shown, _ = run_script(capsys, fit_machine, str(path), f"--out={tmp_path / 'mine.toml'}")
-    assert status == 0
+    monkeypatch.setattr("hpmoe.commands.calibrate.calibrate_by_profile", lambda *args: found)
+    assert main(["calibrate", f"--profile={path}"]) == 0
+    (tmp_path / "printed.toml").write_text(capsys.readouterr().out)
+    assert main(["calibrate", f"--profile={path}", f"--out={tmp_path / 'mine.toml'}"]) == 0
+    shown = capsys.readouterr().out
     for file in ("printed.toml", "mine.toml"):
         machine = hpmoe.load_machine(tmp_path / file)
         assert machine == found.machine.replace(name="op_summary_1")
@@ -89,8 +87,8 @@ def test_the_machine_is_a_file_whose_source_is_the_profile(path, found, capsys, 
         assert constants["sync.poll_us"] == before["sync.poll_us"]
         assert all(f"# {line}".rstrip() in (tmp_path / file).read_text() for line in shown.splitlines()[:-2])
     assert "hcom_allToAllV_, 3 launches, 600 us: the file does not say its bytes" in shown
-    status, printed, _ = run_script(capsys, fit_machine, str(path), "--json")
-    out = json.loads(printed)
+    assert main(["calibrate", f"--profile={path}", "--json"]) == 0
+    out = json.loads(capsys.readouterr().out)
     assert out["simulated"] and {row["name"] for row in out["fitted"]} == {f.name for f in found.fitted}
     assert out["kernels"][0].keys() >= {"work", "launches", "measured_us", "simulated_us", "error"}
 
@@ -173,21 +171,22 @@ def test_a_file_that_is_none_is_named_by_line_and_column(tmp_path, capsys, chang
     with pytest.raises(ArgumentError) as error:
         read_kernels(path)
     assert message in str(error.value)
-    status, _, err = run_script(capsys, fit_machine, str(path))
-    assert status == 2 and message in err
+    assert main(["calibrate", f"--profile={path}"]) == 2 and message in capsys.readouterr().err
 
 
 def test_flags_that_do_not_fit_each_other(tmp_path, capsys, monkeypatch):
     path = profiles.written(tmp_path / "a.csv", [mine()[6]], times=1)
-    for flags, message in (([], "flag --file is not given: it must be a profiler's table of kernels"),
-                           ([str(path), "--machine=cpu"], "flag --machine=cpu: it must be an NPU"),
-                           ([str(path), "--out=a.csv"], "flag --out=a.csv: it must be a file whose name ends in"),
-                           ([str(path), "--ep=2000000"], "flag --ep=2000000: it must be at most"),
-                           ([str(tmp_path / "no.csv")], "no.csv cannot be read as CSV: ")):
-        status, _, err = run_script(capsys, fit_machine, *flags)
-        assert status == 2 and message in err and err.count("fit_machine.py: ") == 1
+    for flags, message in ((["--ep=8"], "flag --ep=8: it must be given with --profile"),
+                           (["--out=a.toml"], "flag --out=a.toml: it must be given with --profile"),
+                           ([f"--profile={path}", "--check"], "flag --check=True: it must be left out with --profile"),
+                           ([f"--profile={path}", "--machine=cpu"], "flag --machine=cpu: it must be an NPU with --profile"),
+                           ([f"--profile={path}", "--out=a.csv"], "flag --out=a.csv: it must be a file whose name ends in"),
+                           ([f"--profile={path}", "--ep=2000000"], "flag --ep=2000000: it must be at most"),
+                           ([f"--profile={tmp_path / 'no.csv'}"], "no.csv cannot be read as CSV: ")):
+        assert main(["calibrate", *flags]) == 2 and message in (text := capsys.readouterr().err)
+        assert text.count("hpmoe calibrate: ") == 1
     with pytest.raises(ArgumentError, match="machine is cpu; it must be one of an NPU"):
         calibrate_by_profile(path, hpmoe.cpu(2), None, SAY_NOTHING)
-    monkeypatch.setattr("profile_table.MOST_KERNELS", 0)
+    monkeypatch.setattr("hpmoe.calibration.profile_table.MOST_KERNELS", 0)
     with pytest.raises(ArgumentError, match="of more than 0 kernels; it must be of at most so many: profile fewer steps"):
         read_kernels(path)

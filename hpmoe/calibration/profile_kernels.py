@@ -9,7 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from kernel_flows import (
+from mindspore import Tensor
+
+import hpmoe
+from hpmoe.calibration.kernel_flows import (
     collective_flow,
     exchange_flow,
     experts_flow,
@@ -17,10 +20,7 @@ from kernel_flows import (
     kernel_us,
     product_flow,
 )
-from mindspore import Tensor
-from profile_table import Kernel, Shape
-
-import hpmoe
+from hpmoe.calibration.profile_table import Kernel, Shape
 from hpmoe.ir.limits import MOST_RANKS
 from hpmoe.routing.workload import sampled_ids
 from hpmoe.support.dtypes import FLOATS

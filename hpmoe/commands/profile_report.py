@@ -5,8 +5,7 @@ from __future__ import annotations
 import collections
 import statistics
 
-from machine_of_profile import Calibrated
-
+from hpmoe.calibration.profile import Calibrated
 from hpmoe.machines.constant import units_of
 from hpmoe.machines.machine_files import machine_text
 from hpmoe.support.cached_files import Fields

@@ -14,7 +14,7 @@ from hpmoe.support.errors import ArgumentError, check_argument
 if TYPE_CHECKING:
     import _csv
 
-WHO = "fit_machine.py"
+WHO = "hpmoe calibrate"
 MOST_KERNELS = 2**20  # launches of a file; each takes about 400 bytes
 COLUMNS = {  # what each is called in the two files
     "kind": ("OP Type", "Type"), "unit": ("Task Type", "Accelerator Core"),
