@@ -184,7 +184,7 @@ def test_calls_that_do_not_fit_name_the_argument():
         f(normal(T, H))
     with pytest.raises(hpmoe.ArgumentError, match="keyword_only: scale is of type set; it must be an array, a tuple"):
         f(normal(T, H), weight=normal(H, H), scale={1, 2})
-    with pytest.raises(hpmoe.TransformError, match="chain: transform 1 is int; it must be a function from callable"):
+    with pytest.raises(hpmoe.TransformError, match="chain: transform 1 is an int; it must be a function from callable"):
         hpmoe.chain(hpmoe.tile_partition, 3)
     with pytest.raises(hpmoe.TransformError, match="f is under spmd, .*; spmd is the outermost"):
         hpmoe.tile_partition(hpmoe.spmd(keyword_only, hpmoe.Mesh(1)))
