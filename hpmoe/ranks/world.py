@@ -198,8 +198,9 @@ def world(ep: int | None = None, tp: int = 1, *, nodes: int | None = None, timeo
     script too, it does not return: it serves the scheduler and ends the process.
 
     Args:
-        ep: number of expert-parallel groups; all processes by tp if None. ep * tp divides the number of processes; if it is
-            smaller, each ep * tp consecutive processes have their own tokens and copies of the same experts.
+        ep: number of parts that the experts are split into; the processes divided by tp if None. ep * tp divides the number
+            of processes; if it is smaller, each ep * tp consecutive processes have their own tokens and copies of the same
+            experts.
         tp: number of tensor-parallel ranks of a group, each with a shard of each of the group's experts; see `hpmoe.Mesh`.
         nodes: number of nodes of the ep * tp ranks, see `hpmoe.Mesh`.
         timeout: seconds to wait for all ranks to connect.

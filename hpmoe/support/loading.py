@@ -10,7 +10,6 @@ import re
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -65,7 +64,7 @@ def read_signatures(header: Path, types: Mapping[str, type]) -> Signatures:
     """The functions that a C header declares, each on lines of its own. `types` holds the structures and the types of
     functions that it names; a pointer to anything else but characters is an address."""
 
-    def type_of(text: str) -> Any:
+    def type_of(text: str) -> type:
         name = text.replace("const ", "").strip()
         if name == "char*":
             return ctypes.c_char_p

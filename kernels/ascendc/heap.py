@@ -95,8 +95,8 @@ RESERVATION = Reservation()
 def reserve_heap(num_bytes: int) -> None:
     """Sets the bytes of each rank's symmetric heap; call it before the first launch, as a later call has no effect.
 
-    The first launch opens a heap of this size, by default 1 GiB, or of three times what the first kernel needs if that is
-    more. All ranks call it with the same number.
+    The first launch opens a heap of this size, 1 GiB if it is not set, or of three times what the first kernel needs if that
+    is more. If a later kernel does not fit, all ranks close the heap and open a larger one. All ranks pass the same number.
 
     Raises:
         ArgumentError: num_bytes is no int from 1 byte to 40 GiB.

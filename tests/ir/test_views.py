@@ -161,5 +161,5 @@ def test_verify_counts_tokens_only_where_rows_are_tokens():
     row = next(i for i, op in enumerate(flow.ops) if kind(op) == "tiles" and op.domain.num_rows == 1)
     op = flow.ops[row].replace(domain=dataclasses.replace(flow.ops[row].domain, clipped=True))
     clipped = hpmoe.rewriting.rebuild(flow, (*flow.ops[:row], op, *flow.ops[row + 1:]))
-    with pytest.raises(hpmoe.VerifyError, match="mul leaves out padding, but its rows are 1 and a rank has 5 tokens\n"):
+    with pytest.raises(hpmoe.VerifyError, match="mul leaves out padding, but its rows are 1 and a rank has 5 tokens\\.\n"):
         hpmoe.verify(clipped)
