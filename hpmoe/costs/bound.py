@@ -251,7 +251,7 @@ class _Traffic:
         return out
 
     def _least_gathered(self) -> dict[int, float]:
-        """Returns the least bytes of memory traffic for gathered arrays, by the number of an array's only part.
+        """Returns the least bytes of memory traffic for gathered arrays, by the index of the array's part.
 
         The bytes are all rows that landed from links and the gathered rows that L2 does not hold. L2 holds most if all rows
         have landed before the first is gathered.

@@ -38,8 +38,8 @@ class Work:
             the same for the last, lower block of rows of a weight's gradient. `entries` returns the record of a task. The
             function `core_us` turns a record into microseconds of a worker; a footprint is fixed + rows * row bytes; a
             transferred row is link_row bytes.
-        by_routing: the table for a known routing: core_fan is further microseconds for each row that experts of the rank
-            get of a token that was received once. `table` has their expected number in core_row instead.
+        by_routing: the table for a known routing. A token that was received once may be copied to several experts of the
+            rank: core_fan is the microseconds of a copy. In `table`, core_row includes the expected copies instead.
         footprints: the arrays and parts of arrays that footprints of the table refer to.
     """
 
@@ -103,7 +103,7 @@ class Work:
         work["core_row"] = 2.0 * launched.row_bytes / device_copy_rate(machine)
 
     def _fill_moved(self, work: np.void, op: tf.TileOp, cols: int, footprints: list[Footprint]) -> None:
-        """Fills in `work` for an operation that is bound by bytes or instructions, from its footprints, which it only reads.
+        """Fills in `work` for an operation that is bound by bytes or instructions, from `footprints`, which stay unchanged.
 
         `cols` is the number of columns of a task.
         """

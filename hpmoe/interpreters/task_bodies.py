@@ -70,7 +70,7 @@ class TaskFrame:
 
     @property
     def sent(self) -> Routing | RelayedRows:
-        """Sender of each received row: the rank of its token, or for operations on relayed rows the relay (RelayedRows)."""
+        """Table of senders of received rows: their tokens' ranks (Routing), or relays for operations on relayed rows."""
         return self.layout.sent_by(self.op)
 
     def relayed(self, route: int) -> RelayedRows:

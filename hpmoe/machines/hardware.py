@@ -141,7 +141,7 @@ class Link(Group):
     def rate(self, ep_size: int) -> float:
         """Returns the bytes per microsecond that one rank sends, and receives, in a balanced exchange of `ep_size` ranks.
 
-        Only ranks of its node count, near and far ones; a rank sends as many bytes to each of them.
+        Ranks of other nodes are left out. A rank sends the same number of bytes to each rank of its node, near or far.
 
         Example:
             >>> import hpmoe

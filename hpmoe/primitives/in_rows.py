@@ -57,7 +57,7 @@ def join_along(tiler: Tiler, eqn: Equation, axis: int) -> None:
 
 
 def reduce_along(tiler: Tiler, eqn: Equation, axis: int, reduction: Reduction) -> None:
-    """Emits the tasks of `eqn` that reduce its operand along `axis`, an axis inside the rows, by a sum or a maximum."""
+    """Emits the tasks of `eqn` that reduce its operand by a sum or maximum along `axis`, at least 1: inside the rows."""
     (x,), out = eqn.inputs, eqn.outputs[0]
     inner, given, domain = _seen(tiler, x, axis)
     made = _made(tiler, x, axis, out, 1, given, dtype=out.aval.dtype)

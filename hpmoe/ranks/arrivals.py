@@ -22,7 +22,7 @@ Known = TypeVar("Known")
 
 
 class Arrivals(Generic[Known]):
-    """Accepts connections on threads, and hands out those that have introduced themselves by `next` and `rest`.
+    """Accepts connections on threads, and `next` and `rest` return those that have introduced themselves.
 
     Args:
         listeners: listening sockets, each with its Point (an address). Arrivals owns the sockets.

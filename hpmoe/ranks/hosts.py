@@ -63,11 +63,11 @@ class Group:
 
     Attributes:
         rank: number of this process among the ranks.
-        members: the process of each rank, in the order of ranks.
+        members: a Member for each rank, in the order of ranks.
         all_gather: function of a name for errors and this rank's bytes; returns the bytes of each rank, in order.
         neighbours: connections to ranks of this host, by rank.
         hub: connections by which the ranks met, by rank; all_gather may use them.
-        sockets: for each rank of another host a connection, which its link owns from then on, else None.
+        sockets: for each rank of another host a connection, which the link that is made of it closes, else None.
         secret: 16 bytes that messages between hosts carry.
         timeout: seconds that a call waits for another rank before it raises LaunchError.
     """

@@ -107,13 +107,13 @@ class Plans:
                            f"of shape {getattr(main, 'shape', None)}", f"of shape {shape}, as the argument")
 
     def plan_all(self, program: Program, buckets: Mapping[RouteKey, PlannedRows]) -> AnyIR:
-        """Returns the IR that the last step makes of a Program; Stages if computed ids cut the program."""
+        """Returns the IR after all transforms of the staged function; Stages if computed ids cut the Program."""
         parts = cut_at_routes(program)
         irs = tuple(self.plan(part.program, buckets) for part in parts)
         return irs[0] if len(parts) == 1 else Stages(program, irs)
 
     def plan(self, program: Program, buckets: Mapping[RouteKey, PlannedRows]) -> AnyIR:
-        """Returns the IR that the last step makes of a Program for the planned rows of its routes; it is cached."""
+        """Returns the IR after all transforms of the staged function, for the planned rows of routes; it is cached."""
         rows = tuple(buckets[route.key] for route in routes_of(program))
         key = (id(program), rows)
         with self._planning:

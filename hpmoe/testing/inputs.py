@@ -47,7 +47,7 @@ class Inputs(tuple):
 
     Attributes:
         num_tokens: number of real leading tokens of each rank, for `spmd(f, mesh)(*inputs, num_tokens=inputs.num_tokens)`;
-            None if all do.
+            None if all tokens are real.
     """
 
     num_tokens: tuple[int, ...] | None = None

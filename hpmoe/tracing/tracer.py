@@ -22,7 +22,14 @@ ROWS_INSTEAD = "-1 in reshape, zeros_like(rows) for an array of as many rows, or
 
 
 class Trace(Protocol):
-    """Interface of a Recorder: methods by which its tracers record MindSpore calls, primitives and errors."""
+    """Interface of a Recorder, which its tracers call to record equations.
+
+    Attributes:
+        active: False after tracing has ended; tracers then raise.
+        call, call_named: record a call of a MindSpore function, given itself or by the name of its rule.
+        record: records a primitive.
+        fail: raises an error with the user's line.
+    """
 
     active: bool
 

@@ -106,7 +106,7 @@ def _format_name(form: RowFormat) -> str:
 
 
 def _check_fp8(params: Fp8Matmul, width: int, who: str) -> None:
-    """Raises ArgumentError if a product of fp8 rows, for an Ascend 950, has mxfp8 blocks that its matrix unit cannot take.
+    """Raises ArgumentError unless mxfp8 rows have a multiple of MX_PAIR columns and their weight is transposed.
 
     `width` is the number of bytes of a row, elements and scales.
     """
