@@ -91,7 +91,7 @@ def max_(r: Recorder, input: Tracer, dim: Axes = None, keepdim: bool = False) ->
     return _reduce(r, reduce_max, input, axes_of(input, dim), keepdim)
 
 
-@call("Any", "ReduceAny")
+@call("Any", "AnyExt", "ReduceAny")
 def any_(r: Recorder, input: Tracer, dim: Axes = None, keepdim: bool = False) -> Tracer:
     return max_(r, to_dtype(r, input, "bool"), dim, keepdim)
 

@@ -147,7 +147,7 @@ TRACED = {
                  lambda x, w, i, g, b: mint.logsumexp(x, -1), lambda x, w, i, g, b: F.layer_norm(x, (4,), g),
                  lambda x, w, i, g, b: ops.rms_norm(x, g)[0]], []),
     "sum": ([lambda x, w, i, g, b: x.sum() + x.mean() + mint.var(x) + mint.std(x), lambda x, w, i, g, b: mint.norm(x),
-             lambda x, w, i, g, b: b.any() | b.all(), lambda x, w, i, g, b: mint.amax(x, 0) + mint.amin(x, 0),
+             lambda x, w, i, g, b: b.any() | b.all() | b.any(1)[0] | mint.any(b, 0, True)[0, 0], lambda x, w, i, g, b: mint.amax(x, 0) + mint.amin(x, 0),
              lambda x, w, i, g, b: mint.max(x, 0)[1] + mint.argmax(x, 0)], []),
     "`@`": ([lambda x, w, i, g, b: x @ w + mint.matmul(x, w) + F.linear(x, w.T),
              lambda x, w, i, g, b: mint.addmm(x @ w, x, w), lambda x, w, i, g, b: mint.outer(g, g)],
