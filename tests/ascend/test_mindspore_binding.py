@@ -256,8 +256,8 @@ def test_ranks_are_those_of_mindspore():
 def test_without_cann_everything_missing_is_listed(monkeypatch):
     monkeypatch.setattr(ascend_target, "DEVICES", ascend_target.DEVICES / "nothing")
     staged = hpmoe.assign_queues(hpmoe.overlap_comm(hpmoe.tile_partition(hpmoe.moe_ffn)), machine=npu())
-    with pytest.raises(ArgumentError, match='fuse_persistent: target is .ascend.; it must be a target that this machine has '
-                       r'what it takes for. Missing here:\n(.*\n)*  no NPU: no /dev/nothing/davinci\* device'):
+    with pytest.raises(ArgumentError, match='fuse_persistent: target is .ascend.; it must be a target that this machine '
+                       r'can run. Missing here:\n(.*\n)*  no NPU: no /dev/nothing/davinci\* device'):
         hpmoe.fuse_persistent(staged, target="ascend")
 
 
