@@ -32,11 +32,14 @@ def start_build():
 
 
 def wait_for_build(process):
-    if process is None:
-        return
-    text = process.communicate(timeout=TIMEOUT)[1]
-    assert process.returncode == 0, text.decode()[-2000:]
-    assert OPERATOR.is_built()
+    """Waits until the operator is compiled, by `process` or, if it is None, by another pytest process."""
+    if process is not None:
+        text = process.communicate(timeout=TIMEOUT)[1]
+        assert process.returncode == 0, text.decode()[-2000:]
+    last = time.monotonic() + TIMEOUT
+    while not OPERATOR.is_built():
+        assert time.monotonic() < last, f"the operator is not compiled after {TIMEOUT} s"
+        time.sleep(0.1)
 
 
 class VirtualRanks:
