@@ -43,7 +43,7 @@ Prints milliseconds of each step, medians of the runs.
 Nothing is computed and no tensor is allocated; the plan is one image for all ranks. --rows is the number of received
 rows planned for, as many as a rank sends where not given. Each run starts with empty caches and verifies every stage.
 "processor" is the total in processor time, which other programs on a shared machine do not lengthen. "read" is not in
-it: what it takes to read the plan from a kept file and to verify it, in place of all but pack."""
+it: what it takes to read the plan from a kept file and to verify it, instead of all but pack."""
 
 STEPS = ("trace", "vjp", "tile_partition", "overlap_comm", "assign_queues", "verify", "pack")
 PROFILED = 20

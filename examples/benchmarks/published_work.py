@@ -16,7 +16,6 @@ from hpmoe.commands.layer import MOST_DECODED, Layer
 from hpmoe.ir.program import Program
 from hpmoe.primitives.quantize_weight import quantize_weight
 from hpmoe.routing.workload import balanced_ids, sampled_ids
-from hpmoe.support.trees import PyTree
 
 BYTES = "l2.bytes", "l2.bytes_per_us", "l2.worker_bytes_per_us", "memory.bytes_per_us", "memory.worker_bytes_per_us"
 DRAWS = 8  # of ids
@@ -127,8 +126,9 @@ def layer_us(machine: hpmoe.Machine, sizes: Sizes, is_fused: bool, direction: st
 class _Int8Layer(Layer):
     """A layer that is given its experts' weights quantised, as inference is, and multiplies rows as int8."""
 
-    def _program(self, *args: PyTree, **options: PyTree) -> Program:
-        program = hpmoe.quantize_weights.apply_to(super()._program(*args, **options), row_dtype="int8")
+    def _program(self, replicas: int, scheme: str, row_capacity: str | None, has_nodes: bool = False) -> Program:
+        program = super()._program(replicas, scheme, row_capacity, has_nodes)
+        program = hpmoe.quantize_weights.apply_to(program, row_dtype="int8")
         quantising = [e for e in program.equations if e.primitive is quantize_weight]
         floats = {a for e in quantising for a in e.inputs}
         kept = [(v, name) for v, name in zip(program.inputs, program.input_names, strict=True) if v not in floats]

@@ -111,7 +111,7 @@ def _rows(path: Path, lines: _csv.Reader) -> Iterator[_Row]:
         check_argument(len(cells) == len(header), WHO, f"{path}, line {line}", f"of {len(cells)} columns",
                        f"of {len(header)}, as the header")
         check_argument(count <= MOST_KERNELS, WHO, str(path), f"of more than {MOST_KERNELS} kernels",
-                       "of at most so many: profile fewer steps")
+                       f"of at most {MOST_KERNELS}; profile fewer steps")
         yield _Row(str(path), line, {field: cells[at] for field, at in place.items()}, names)
 
 

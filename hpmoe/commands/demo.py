@@ -56,7 +56,7 @@ PASSES = ("forward", "forward + backward")
 
 
 def define(values: flags.FlagValues) -> None:
-    options.define_integer(values, "processes", None, "so many ranks, each a process, in place of virtual ones", least=2)
+    options.define_integer(values, "processes", None, "number of ranks, each a process, instead of virtual ranks", least=2)
     options.define_integer(values, "repeats", 5, "timed runs of each side")
     flags.DEFINE_string("out", None, "where to write the timeline of a measured run, such as run.json", flag_values=values)
     layer_flags.define_layer(values, ep=4, tokens=1024, hidden=1024, intermediate=512, experts=32, top_k=4)

@@ -177,16 +177,16 @@ def load_shards(folder: str | Path, cell: nn.Cell, mesh: Mesh | None = None, opt
                    "a folder with a file, or a copy, of each rank",
                    "missing=\"zeros\" loads the others, and says which experts are lost.")
     own_first = sorted(files.items(), key=lambda item: item[0] != place.rank)  # which has the tokens that this rank counted
-    alike = next((f for _, f in own_first if not f.is_copy), None)
-    check_argument(alike is not None, who, "folder", f"{folder}, which has only copies",
+    first = next((f for _, f in own_first if not f.is_copy), None)
+    check_argument(first is not None, who, "folder", f"{folder}, which has only copies",
                    "a folder with at least one rank's own file")
-    assert alike is not None
+    assert first is not None
     is_whole = optimizer is not None  # else the optimizer's state may be in the files, and is left there
-    arrays = alike.arrays(who, lambda name: name not in states.splits and (is_whole or name in states.parameters))
+    arrays = first.arrays(who, lambda name: name not in states.splits and (is_whole or name in states.parameters))
     reader = _Experts(who, states, files, place)
     arrays.update(reader.arrays())
     arrays = {**states.zeros, **arrays}
-    _check_arrays(who, alike.path, arrays, states)
+    _check_arrays(who, first.path, arrays, states)
     states.put(arrays)
     return reader.lost(lost)
 

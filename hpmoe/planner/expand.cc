@@ -1,4 +1,4 @@
-// Tables of waits and signals from rules, each about tasks of one op that do alike: written in the order of the tasks.
+// Tables of waits and signals from rules, each about tasks of one op: written in the order of the tasks.
 #include "expand.h"
 
 #include <algorithm>

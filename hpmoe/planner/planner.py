@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 
 from hpmoe.ir import taskflow as tf
-from hpmoe.ir.taskflow import Taskflow
 from hpmoe.support.loading import find_library, load_library, read_signatures
 
 FOLDER = Path(__file__).parent
@@ -220,7 +219,7 @@ def _ask(name: str, flow: tf.Taskflow, *arguments: np.ndarray | float | None) ->
     _check(result, f"{name[len('hpmoe_'):]}: a table of {flow.name} names a task or an event that does not exist")
 
 
-def transitive_reduction(flow: Taskflow) -> Taskflow:
+def transitive_reduction(flow: tf.Taskflow) -> tf.Taskflow:
     """Returns the schedule without the waits that its order implies, and without event blocks that no task waits for."""
     deps, needed = flow.deps, prune_waits(flow)
     waited_events = np.zeros(len(deps.events), bool)

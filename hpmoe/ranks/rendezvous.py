@@ -202,7 +202,7 @@ def _come(point: Point, hello: Fields, deadline: float) -> socket.socket:
     try:
         until = min(deadline, time.monotonic() + PROOF_S)
         if stranger := point.stranger(connection, False, until):
-            raise failed(f"{stranger} listens at {point} in place of rank 0, and is refused", 0)
+            raise failed(f"{stranger} listens at {point} instead of rank 0, and is refused", 0)
         send(connection, hello)
         attend(connection, False, until)
     except (OSError, LaunchError):

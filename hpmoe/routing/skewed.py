@@ -7,8 +7,9 @@ import numpy as np
 from hpmoe.support.errors import check_argument
 
 SKEWS = {
-    "uniform": "every expert alike", "dirichlet": "by popularities drawn from Dirichlet(0.3)",
-    "hot": "every token takes one expert, the rest alike", "half": "alike among the experts of half of the ranks"}
+    "uniform": "every expert equally often", "dirichlet": "by popularities drawn from Dirichlet(0.3)",
+    "hot": "every token takes one expert, its other choices are uniform",
+    "half": "uniform over the experts of half of the ranks"}
 DRAWN = 2**22  # numbers at a time
 CERTAIN = 100.0  # the logarithm of how much more popular an expert is that every token takes
 

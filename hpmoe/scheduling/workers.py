@@ -112,7 +112,8 @@ def _deal_late_puts(flow: tf.Taskflow, sequence: np.ndarray, vector: VectorWorke
     ops = [(op, tasks) for op, tasks, _ in grids_of(flow) if op.domain.size and (op.primitive.is_put or is_computed(op))]
     ends = [max((sequence[tasks].max() for op, tasks in ops if vector.kind(op) == group), default=-1) for group in range(2)]
     puts = np.flatnonzero(np.isin(flow.tasks["op"], [i for i, op in enumerate(flow.ops) if op.primitive.is_put]))
-    puts, own = puts[np.argsort(sequence[puts])], 2 if vector.back else 1
+    puts = puts[np.argsort(sequence[puts])]
+    own = 2 if vector.back else 1  # the group of workers that send rows back from the start
     for group in range(own):
         if vector[group]:
             until = max(ends[group - 1:own]) if group and vector[group - 1] else flow.num_tasks

@@ -61,8 +61,12 @@ def load_library(path: Path, version_name: str, version: int, signatures: Signat
 
 
 def read_signatures(header: Path, types: Mapping[str, type]) -> Signatures:
-    """The functions that a C header declares, each on lines of its own. `types` holds the structures and the types of
-    functions that it names; a pointer to anything else but characters is an address."""
+    """Returns the signatures of the functions that a C header declares, each on lines of its own.
+
+    Args:
+        types: structures and types of functions that the header names. A pointer to another type, except characters, is an
+            address.
+    """
 
     def type_of(text: str) -> type:
         name = text.replace("const ", "").strip()

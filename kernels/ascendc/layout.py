@@ -13,7 +13,7 @@ from hpmoe.support.known import known
 from hpmoe.tiling.shared_memory import memory_bytes, remote_memories
 
 ALIGNMENT = 512  # bytes: what a fast copy begins at
-HEAP = -1  # in place of a tensor's index
+HEAP = -1  # instead of a tensor's index
 NOWHERE = HEAP, 0, 0  # a place for what is no buffer
 
 

@@ -135,7 +135,7 @@ CORES = (
             "(all + rank.num_aiv - 1) / rank.num_aiv", "all / rank.num_aiv")),
         mutant("tokens that two cores sort", "prologue_unit.h", (
             "least((core + 1) * part, all)", "least((core + 2) * part, all)")),
-        mutant("counts of the first core in place of the others", "prologue_unit.h", (
+        mutant("counts of the first core instead of the others", "prologue_unit.h", (
             "AscendC::Add(all, all, work[u * width], width);", "AscendC::Add(all, all, work, width);")),
     ),
     *shown_in("ahead", mutant("ranks told by every core", "prologue.h", ("rank += rank_.num_aiv", "rank += 1"))),
@@ -163,7 +163,7 @@ POLLS = (
 )
 
 STALE = (
-    mutant("the task before in place of this one", "worker.h", (
+    mutant("the task before instead of this one", "worker.h", (
         "if (turn.place != place_) read_task(turn, place_);", "if (turn.place < 0) read_task(turn, place_);")),
     mutant("the template of the task before", "worker.h", (
         "turn.place < 0 || frame.run->number != number", "turn.place < 0")),
@@ -197,7 +197,7 @@ DECODED = (
     mutant("tasks of one tile of columns", "task_run.h", ("run.column_tiles = num_column_tiles(run.op);", "")),
     mutant("the run of any template", "task_run.h", ("if (run.number == number) return &run;",
                                                    "if (run.number >= 0) return &run;")),
-    mutant("the slot before in place of this one", "routing_tables.h", (
+    mutant("the slot before instead of this one", "routing_tables.h", (
         "if (index == own_index_) return own_slot_;", "if (own_index_ >= 0) return own_slot_;")),
     *shown_in("shared", mutant("slots of the rank before", "routing_tables.h", (
         "rank != slots_rank_ || index < slots_.first", "index < slots_.first"))),

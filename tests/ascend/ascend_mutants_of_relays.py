@@ -36,9 +36,9 @@ SEGMENTS = shown_in(
     mutant("rows where those of the first rank lie", "task_segments.h", (
         "before_ += frame_.routing.entries_for(counted_, dest_, slot_.expert, slot_.expert + 1);", "")),
     mutant("ranks' rows counted twice", "task_segments.h", ("before_ = 0;\n    counted_ = 0;", "before_ = 0;")),
-    mutant("entries in place of a relay's rows", "task_segments.h", (
+    mutant("entries instead of a relay's rows", "task_segments.h", (
         "relays_.tables().relayed", "frame_.routing.tables().entries")),
-    mutant("a relay's lists in place of its tokens' rank's", "task_segments.h", (
+    mutant("a relay's lists instead of its tokens' rank's", "task_segments.h", (
         "is_relayed_ ? source_ : segment_.source", "segment_.source")),
     mutant("rows of the first rank that a relay hears", "task_segments.h", (
         "is_relayed_ ? first_row_ : 0", "0")),

@@ -17,7 +17,7 @@ ROUTERS = shown_in(
     mutant("lists that are merged once", "row_sort.h", ("length < count", "length < least(count, 64)")),
     mutant("a rest that is left where it was", "row_sort.h", ("done < count", "false")),
     mutant("three lists taken for two", "row_sort.h", ("(1 << num_lists) - 1", "num_lists > 2 ? 3 : (1 << num_lists) - 1")),
-    mutant("the numbers of pairs in place of their columns", "row_sort.h", (
+    mutant("the numbers of pairs instead of their columns", "row_sort.h", (
         "in_order::Gather(order(), sorted, pair_offsets().ReinterpretCast<uint32_t>(), 4, lanes);",
         "in_order::Gather(order(), sorted, pair_offsets().ReinterpretCast<uint32_t>(), 0, lanes);")),
     # Picks.
@@ -49,7 +49,7 @@ ROUTERS = shown_in(
     # Draws.
     mutant("rounds of one key", "draw_body.h", ("key += 0x9E3779B9u", "key += 0u")),
     mutant("a product without its carry", "draw_body.h", ("add(high(), high(), carried());", "")),
-    mutant("or in place of exclusive or", "draw_body.h", ("in_order::Sub(to, to, both, count_);", "")),
+    mutant("or instead of exclusive or", "draw_body.h", ("in_order::Sub(to, to, both, count_);", "")),
     mutant("numbers of other columns", "draw_body.h", ("frame.first_col(0) + piece.col", "piece.col")),
     # The scalar unit.
     without("numbers of the scalar unit that vectors take too early", "scalars.h", "unit.release_to_vectors();"),
@@ -83,7 +83,7 @@ SHARDS = shown_in(
     mutant("shards that are all the first", "shards.h", ("entry % top_k / num_choices()", "0")),
     mutant("groups of ranks that begin too early", "shards.h", ("expert / num_own * (tp_size - 1)", "0")),
     mutant("the choices of another token", "shards.h", ("entry / top_k * num_choices()", "0")),
-    mutant("weights of entries in place of choices", "entry_sort.h", (
+    mutant("weights of entries instead of choices", "entry_sort.h", (
         "weights_.bits(loaded_, shards_.choice_of(i))", "weights_.bits(loaded_, i)")),
     mutant("the lightest of other choices", "heaviest.h", (
         "shards_.choice_of(entries_.GetValue(i % kAtOnce))", "entries_.GetValue(i % kAtOnce)")),

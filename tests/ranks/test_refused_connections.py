@@ -36,7 +36,7 @@ def test_a_process_of_another_user_is_refused(run, monkeypatch):
 
     errors = on_threads(2, rank_of)
     assert str(errors[0]) == "rank 1 did not come to hpmoe.world() within 0.5 s."
-    assert str(errors[1]) == f"a process of user {os.getuid() + 1} listens at the socket of this run in place of rank 0, " \
+    assert str(errors[1]) == f"a process of user {os.getuid() + 1} listens at the socket of this run instead of rank 0, " \
                              "and is refused."
 
 

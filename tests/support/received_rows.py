@@ -9,7 +9,7 @@ import numpy as np
 
 from hpmoe.routing.kinds.stops import Deduplicated, Hierarchical
 
-ZEROS = -1  # in place of an entry
+ZEROS = -1  # instead of an entry
 
 
 class ReceivedRows:
