@@ -104,6 +104,7 @@ def dealt(flow: tf.Taskflow, machine: Machine, queues: list[np.ndarray], sequenc
 
 def _deal_late_puts(flow: tf.Taskflow, sequence: np.ndarray, vector: VectorWorkers, worker: np.ndarray, first: int) -> None:
     """Deals the puts that begin after the last task of a group out to the workers of that group, too, since they are idle.
+    The turn begins with workers that send rows back from the start, since row counts may keep the others busy for longer.
 
     Args:
         worker: the worker of each task, which this function changes, [num_tasks].
@@ -118,4 +119,5 @@ def _deal_late_puts(flow: tf.Taskflow, sequence: np.ndarray, vector: VectorWorke
         if vector[group]:
             until = max(ends[group - 1:own]) if group and vector[group - 1] else flow.num_tasks
             late = puts[(max(ends[group:own]) < sequence[puts]) & (sequence[puts] <= until)]
-            worker[late] = first + sum(vector[:group]) + np.arange(len(late)) % sum(vector[group:])
+            turn = (sum(vector[group:own]) + np.arange(len(late))) % sum(vector[group:])
+            worker[late] = first + sum(vector[:group]) + turn

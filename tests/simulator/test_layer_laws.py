@@ -16,7 +16,7 @@ LAYERS, SHARDS = 200, 4
 WITHIN = 1.03
 # Share of a shard's layers that may be off by more, and by how much at most. Tiles are chosen by a closed formula. The order
 # of experts is fixed before the ids are known, so the busiest expert is computed early or late, depending on its number.
-MOST_OFF = {"better": (0.04, 1.08), "relabelled": (0.12, 1.15), "more tokens": (0.06, 1.08)}
+MOST_OFF = {"better": (0.04, 1.08), "relabelled": (0.12, 1.15), "more tokens": (0.04, 1.08)}
 
 
 def sizes_of(rng):
@@ -44,7 +44,7 @@ def relabelled(ids, experts, rng):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shard", (0, 2))
+@pytest.mark.parametrize("shard", range(SHARDS))
 def test_laws_hold_for_random_layers(shard):
     """A better machine takes no longer, other numbers of ranks and experts as long, and more tokens no less."""
     better, renamed, fewer = [], [], []
