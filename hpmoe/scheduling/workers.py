@@ -25,7 +25,7 @@ class VectorWorkers(NamedTuple):
     """Sizes of three groups of vector workers: workers that only compute, send rows to experts, and send rows back.
 
     Workers that send rows back also compute if no worker only computes. Workers that send rows to experts also send rows
-    back if no worker only sends rows back. After its own tasks, every group sends rows back.
+    back if no worker only sends rows back, and otherwise after the last row is sent to experts.
     """
 
     computing: int
@@ -103,21 +103,15 @@ def dealt(flow: tf.Taskflow, machine: Machine, queues: list[np.ndarray], sequenc
 
 
 def _deal_late_puts(flow: tf.Taskflow, sequence: np.ndarray, vector: VectorWorkers, worker: np.ndarray, first: int) -> None:
-    """Deals the puts that begin after the last task of a group out to the workers of that group, too, since they are idle.
-    The turn begins with workers that send rows back from the start, since row counts may keep the others busy for longer.
+    """Deals rows that are sent back after the last row is sent to experts out to the workers of both groups.
 
     Args:
         worker: the worker of each task, which this function changes, [num_tasks].
         first: the first vector worker.
     """
-    ops = [(op, tasks) for op, tasks, _ in grids_of(flow) if op.domain.size and (op.primitive.is_put or is_computed(op))]
-    ends = [max((sequence[tasks].max() for op, tasks in ops if vector.kind(op) == group), default=-1) for group in range(2)]
-    puts = np.flatnonzero(np.isin(flow.tasks["op"], [i for i, op in enumerate(flow.ops) if op.primitive.is_put]))
-    puts = puts[np.argsort(sequence[puts])]
-    own = 2 if vector.back else 1  # the group of workers that send rows back from the start
-    for group in range(own):
-        if vector[group]:
-            until = max(ends[group - 1:own]) if group and vector[group - 1] else flow.num_tasks
-            late = puts[(max(ends[group:own]) < sequence[puts]) & (sequence[puts] <= until)]
-            turn = (sum(vector[group:own]) + np.arange(len(late))) % sum(vector[group:])
-            worker[late] = first + sum(vector[:group]) + turn
+    puts = [(vector.kind(op), tasks) for op, tasks, _ in grids_of(flow) if op.primitive.is_put and op.domain.size]
+    end = max((sequence[tasks].max() for kind, tasks in puts if kind == 1), default=-1)
+    back = np.concatenate([np.zeros(0, int), *(np.arange(tasks.start, tasks.stop) for kind, tasks in puts if kind == 2)])
+    late = back[sequence[back] > end]
+    late = late[np.argsort(sequence[late])]
+    worker[late] = first + vector.computing + np.arange(len(late)) % (vector.out + vector.back)

@@ -58,17 +58,13 @@ def test_matrix_workers_share_slots_that_are_not_likely():
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
-def test_workers_that_compute_rows_move_rows_afterwards(direction):
+def test_workers_that_compute_rows_move_none(direction):
     flow = hpmoe.overlap_comm.apply_to(layer(direction, tokens=512).tiles, put_cols="auto")
     flow = hpmoe.assign_queues.apply_to(flow, machine=hpmoe.machines.ascend_a3)
-    computing = 0
-    for tasks in flow.queues[24:]:
-        opcodes = np.array([flow.ops[o].opcode for o in flow.tasks["op"][tasks]])
-        computes = np.flatnonzero(np.isin(opcodes, ["SWIGLU", "SWIGLU_GRAD", "MAP", "ROW_DOT"]))
-        moves = np.flatnonzero(np.isin(opcodes, ["PUT", "PUT_BACK"]))
-        computing += len(computes) > 0
-        assert not len(computes) or not len(moves) or computes[-1] < moves[0]
-    assert 0 < computing < 48
+    opcodes = [{flow.ops[o].opcode for o in np.unique(flow.tasks["op"][tasks])} for tasks in flow.queues[24:]]
+    computes = [bool(codes & {"SWIGLU", "SWIGLU_GRAD", "MAP", "ROW_DOT"}) for codes in opcodes]
+    moves = [bool(codes & {"PUT", "PUT_BACK"}) for codes in opcodes]
+    assert any(computes) and [not c for c in computes] == moves
     puts = [i for i, op in enumerate(flow.ops) if op.opcode == "PUT"]
     for tasks in flow.queues[-1:]:
         slots = flow.tasks["row"][tasks[np.isin(flow.tasks["op"][tasks], puts)]]
