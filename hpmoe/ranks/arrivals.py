@@ -35,6 +35,7 @@ class Arrivals(Generic[Known]):
         self._listeners, self._introduce, self._is_closed = listeners, introduce, False
         self._arrived: queue.SimpleQueue[tuple[socket.socket, Known]] = queue.SimpleQueue()
         self._unproven: dict[socket.socket, None] = {}
+        self._lock = threading.Lock()  # held while a connection arrives: one that has arrived is not ended as unproven
         self._acceptors = [threading.Thread(target=self._accept, args=each, daemon=True) for each in listeners.items()]
         for thread in self._acceptors:
             thread.start()
@@ -64,8 +65,9 @@ class Arrivals(Generic[Known]):
             _end(listener)
         for thread in self._acceptors:
             thread.join()
-        for connection in [*self._unproven]:
-            _end(connection)
+        with self._lock:
+            for connection in [*self._unproven]:
+                _end(connection)
         self._close_arrived()
 
     def _accept(self, listener: socket.socket, point: Point) -> None:
@@ -88,10 +90,11 @@ class Arrivals(Generic[Known]):
             known = self._introduce(connection, point, time.monotonic() + HELLO_S)
         except (OSError, LaunchError):
             connection.close()
-        else:
-            self._arrived.put((connection, known))
-        finally:
             self._unproven.pop(connection, None)
+        else:
+            with self._lock:
+                self._arrived.put((connection, known))
+                self._unproven.pop(connection, None)
         if self._is_closed:
             self._close_arrived()
 
@@ -100,7 +103,7 @@ class Arrivals(Generic[Known]):
             left[0].close()
 
     def _end_oldest(self) -> None:
-        with contextlib.suppress(StopIteration, RuntimeError):  # another thread has just ended one
+        with self._lock, contextlib.suppress(StopIteration, RuntimeError):  # another thread has just ended one
             connection = next(iter(self._unproven))
             self._unproven.pop(connection, None)
             _end(connection)

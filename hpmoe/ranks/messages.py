@@ -50,7 +50,7 @@ def send(connection: socket.socket, words: Fields, data: bytes = b"", files: Seq
         try:
             socket.send_fds(connection, [head], files)
         except OSError as error:
-            raise GoneError(*error.args) from None
+            raise _gone(error) from None
         head = b""
     send_bytes(connection, head + text + data)
 
@@ -60,7 +60,11 @@ def send_bytes(connection: socket.socket, data: bytes) -> None:
     try:
         connection.sendall(data)
     except OSError as error:
-        raise GoneError(*error.args) from None
+        raise _gone(error) from None
+
+
+def _gone(error: OSError) -> GoneError:
+    return GoneError("the other end has closed") if isinstance(error, ConnectionError) else GoneError(*error.args)
 
 
 def receive(connection: socket.socket, deadline: float) -> tuple[Fields, bytes, list[int]]:

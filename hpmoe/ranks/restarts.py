@@ -37,7 +37,7 @@ def start_with_restarts(command: Sequence[str], num_ranks: int, hosts: Hosts, ma
         if not failed or any(end["is_interrupted"] for end in ends):
             return status
         what = f"restart {restart} of {max_restarts}" if restart <= max_restarts else "no restart is left"
-        print(f"hpmoe launch: {failed[0]['cause']}; {what}", file=sys.stderr, flush=True)
+        print(f"hpmoe launch: {failed[0]['cause'].rstrip('.')}; {what}", file=sys.stderr, flush=True)
     return status or int(failed[0]["status"])
 
 

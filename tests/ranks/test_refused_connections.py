@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import queue
 import secrets
 import socket
 import struct
@@ -13,6 +14,7 @@ import pytest
 from rank_threads import Patience, listening, names_of, on_threads, size_of
 
 from hpmoe.ranks import messages, points, rendezvous
+from hpmoe.ranks.arrivals import Arrivals
 from hpmoe.ranks.hosts import Place, connect
 from hpmoe.ranks.points import HostPoint, NetPoint
 from hpmoe.ranks.rendezvous import meet
@@ -229,6 +231,26 @@ def test_a_rank_that_gives_up_a_connection_shares_files(run):
         return len(shared)
 
     assert on_threads(2, rank_of) == [2, 2]
+
+
+class SlowQueue(queue.SimpleQueue):
+    """Queue whose put() returns long after another thread may have taken the item."""
+
+    def put(self, item):
+        super().put(item)
+        time.sleep(0.2)
+
+
+def test_a_connection_that_has_arrived_outlives_the_listener(run):
+    point = HostPoint(run, "")
+    arrivals = Arrivals({point.listen(): point}, lambda connection, point, deadline: None)
+    arrivals._arrived = SlowQueue()
+    with point.connect(5) as there:
+        here, _ = arrivals.next(5)
+        with here:
+            arrivals.close()
+            messages.send(here, {"are you": "there"})
+            assert messages.receive(there, time.monotonic() + 5)[0] == {"are you": "there"}
 
 
 def test_ranks_connect_among_more_strangers_than_the_limit(run, monkeypatch):
