@@ -117,5 +117,6 @@ def _op(op: TileOp) -> tuple:
     domain = op.domain
     operands = [_operand(op, i) for i in range(len(op.operands))]
     operands += [(0, 0, 0, 0, 0.0, (0, 0))] * (protocol.MAX_OPERANDS - len(operands))
-    return (op.primitive.number, *domain.words(), len(op.operands), op.num_outputs, domain.first, domain.size, op.num_peers,
-            op.cols, op.tile_cols, op.words, operands)
+    *words, blocks = domain.words()
+    return (op.primitive.number, *words, blocks * op.parts, len(op.operands), op.num_outputs, domain.first, domain.size,
+            op.num_peers, op.cols, op.tile_cols, op.words, operands)

@@ -6,7 +6,7 @@ import numpy as np
 
 from hpmoe.ir import taskflow as tf
 from hpmoe.kernels.image import Sections
-from hpmoe.kernels.protocol import Index
+from hpmoe.kernels.protocol import Domain, Index
 
 # The kinds whose index the kernel finds from the routing.
 FOUND_LATER = (Index.SLOT_EXPERT, Index.ENTRY_TILE)
@@ -20,11 +20,13 @@ def read_tasks(header: np.void, sections: Sections) -> tuple[np.ndarray, np.ndar
     tasks["op"] = sections["templates"]["op"][template]
     op = ops[tasks["op"]]
     tile_cols, peers = np.maximum(op["tile_cols"], 1), np.maximum(op["num_peers"], 1)
-    place, column = np.divmod(index.astype(np.int64), np.maximum(-(-op["cols"] // tile_cols), 1))
+    in_parts = (op["cols"] == 0) & np.isin(op["domain"], (Domain.TILES, Domain.SLOTS))
+    columns = np.where(in_parts, op["blocks"], np.maximum(-(-op["cols"] // tile_cols), 1))
+    place, column = np.divmod(index.astype(np.int64), columns)
     tasks["row"] = place // peers + op["first_row"]
     tasks["peer"] = np.where(op["num_peers"] > 0, place % peers, -1)
-    tasks["col"] = column * op["tile_cols"]
-    tasks["cols"] = np.minimum(op["tile_cols"], op["cols"] - tasks["col"])
+    tasks["col"] = column * np.where(op["cols"] > 0, op["tile_cols"], 1)
+    tasks["cols"] = np.where(op["cols"] > 0, np.minimum(op["tile_cols"], op["cols"] - tasks["col"]), 0)
     return tasks, template
 
 

@@ -95,4 +95,4 @@ def sent_by(scheme: str, program: Program) -> Program:
 
 
 def _us(program: Program, machine: Machine) -> float:
-    return expected_us(tile_operations(program, machine.tile_rows, machine.tile_cols, machine.unified), machine)
+    return expected_us(tile_operations(program, machine.tile_rows, machine.tile_cols, machine), machine)

@@ -37,7 +37,8 @@ def tile_partition(program: Program, *, rows: Size = None, cols: Size = None,
 
     Requires: a plain function, or one under Program transforms.
     Ensures: a Taskflow with blocking collectives and no queues. Received rows are in slots, blocks of up to `rows` rows of
-        one expert; the number of slots is the same for every routing. Temporaries share memory if that delays no task.
+        one expert; the number of slots is the same for every routing. Tasks on whole rows, such as quantization, divide the
+        rows of a slot or tile if an NPU has more vector workers. Temporaries share memory if that delays no task.
 
     Args:
         f: the function.
@@ -65,6 +66,6 @@ def tile_partition(program: Program, *, rows: Size = None, cols: Size = None,
                             for size, default in ((rows, on.tile_rows), (cols, on.tile_cols)))
     if tile_rows is None or tile_cols is None:
         tile_rows, tile_cols = next(iter(tile_times(program, on, tile_rows, tile_cols)))
-    flow = tile_program(program, tile_rows, tile_cols, on.unified)
+    flow = tile_program(program, tile_rows, tile_cols, on)
     return flow.replace(machine=machine,
                         provenance=(*program.provenance, f"tile_partition(rows={tile_rows}, cols={tile_cols})"))

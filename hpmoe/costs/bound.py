@@ -138,11 +138,11 @@ class _RankBounds:
         rows, works = rows_of_tasks(self.layout, op, rank), self._works_with_fans(index, op, rank)
         of_blocks, us, l2 = rows.reshape(-1, op.domain.blocks), 0.0, 0.0
         for k, some in ((0, of_blocks[:, :-1].reshape(-1)), (2, of_blocks[:, -1])):
-            for num_cols, work in zip((op.grid[2] - 1, 1), works[k:k + 2], strict=True):
+            for num_cols, work in zip((op.num_col_tiles - 1, 1), works[k:k + 2], strict=True):
                 us += num_cols * self._tasks_us(work, some)
                 l2 += num_cols * _touched(work, some).sum()
-        has_rows = op.domain.rows_of_units(self.layout, rank)[0] > 0
-        return Needs(us + self.machine.sync.signal_us * self.signals[index][has_rows].sum(), l2, np.zeros(4))
+        has_rows = op.rows_of_parts(op.domain.rows_of_units(self.layout, rank)[0], self.flow.tile_rows) > 0
+        return Needs(us + self.machine.sync.signal_us * (self.signals[index] * has_rows).sum(), l2, np.zeros(4))
 
     def _works_with_fans(self, index: int, op: tf.TileOp, rank: int) -> np.ndarray:
         """Returns the operation's `Work.by_routing` for the rows that the rank's experts have of a token sent once."""
@@ -281,7 +281,7 @@ class _Traffic:
                 elif part == TOGETHER:
                     self._gather(first, whole, is_vector, gathered=len(tiles) * touched.sum())
                 elif part in (WEIGHT, DENSE):
-                    of_expert = experts[units] * op.grid[2] * (part == WEIGHT)
+                    of_expert = experts[units] * op.num_col_tiles * (part == WEIGHT)
                     places = first + (of_expert + tiles[:, None]).reshape(-1)
                     self._touch(places, np.tile(touched, len(tiles)), np.full(len(places), whole), is_vector)
                     self.early[places] |= op.params.is_early
@@ -336,7 +336,7 @@ def _tiles(op: tf.TileOp, works: np.ndarray) -> Iterator[tuple[bool, np.ndarray,
 
     `works` are the four records of `op` in `Work.by_routing`; kinds that no task of `op` has are left out.
     """
-    tiles = np.arange(op.grid[2])
+    tiles = np.arange(op.num_col_tiles)
     for k, work in enumerate(works):
         of_work = tiles[-1:] if k % 2 else tiles[:-1]
         if len(of_work):
@@ -381,7 +381,7 @@ def _signals(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
 
 def _of_row(op: tf.TileOp, of_tiles: np.ndarray) -> float:
     """Returns the sum over the parts of a transferred row: full tiles of columns, and the last one."""
-    return float((op.grid[2] - 1) * of_tiles[0] + of_tiles[1])
+    return float((op.num_col_tiles - 1) * of_tiles[0] + of_tiles[1])
 
 
 def _touched(work: np.void, rows: np.ndarray) -> np.ndarray:

@@ -76,7 +76,7 @@ class LeastPaths:
     def _last_full_us(self, index: int, op: tf.TileOp, rank: int) -> float:
         machine, ranks, row = self.machine, np.arange(self.flow.ep_size), self.work["link_row"][index]
         is_full = self.layout.slots[op.domain.route][rank].rows == self.flow.tile_rows
-        rows = self._rows_by_source(op, rank)[is_full].sum(axis=0) * ((op.grid[2] - 1) * row[0] + row[1])
+        rows = self._rows_by_source(op, rank)[is_full].sum(axis=0) * ((op.num_col_tiles - 1) * row[0] + row[1])
         leaves_node, out = ranks // machine.link.node_size != rank // machine.link.node_size, 0.0
         is_near = ~leaves_node & (ranks != rank)
         for which, rate, latency in ((is_near, machine.link.rate(self.flow.ep_size), machine.sync.remote_us),
@@ -88,8 +88,9 @@ class LeastPaths:
 
     def _of_full(self, route: int) -> list[float]:
         """Returns the least microseconds of a task of each operation, [num_ops]; on slots, of a task of a full slot."""
-        full = np.array([self.flow.tile_rows])
-        return [self.machine.sync.task_us + float(min(core_us(w, full).min() for w in self.work[i]))
+        tile_rows = self.flow.tile_rows
+        return [self.machine.sync.task_us + float(min(core_us(w, _of_parts(op, np.array([tile_rows]), tile_rows)).min()
+                                                      for w in self.work[i]))
                 if us and op.domain.is_slots and op.domain.route == route else us
                 for i, (op, us) in enumerate(zip(self.flow.ops, self.least, strict=True))]
 
@@ -167,7 +168,13 @@ class LeastPaths:
 def rows_of_tasks(layout: Layout, op: tf.TileOp, rank: int) -> np.ndarray:
     """Returns rows of each task with rows in one column range of a local operation; a sum over rows may have none."""
     rows, _ = op.domain.rows_of_units(layout, rank)
-    return rows if op.domain.sums_rows else rows[rows > 0]
+    return rows if op.domain.sums_rows else _of_parts(op, rows, layout.flow.tile_rows)
+
+
+def _of_parts(op: tf.TileOp, rows: np.ndarray, tile_rows: int) -> np.ndarray:
+    """Returns the rows of the tasks that have any, of units with `rows` rows."""
+    of_parts = op.rows_of_parts(rows, tile_rows).reshape(-1)
+    return of_parts[of_parts > 0]
 
 
 def _shared(rows: np.ndarray, is_other: np.ndarray, leaves_node: np.ndarray) -> np.ndarray:

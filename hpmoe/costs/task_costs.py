@@ -79,7 +79,7 @@ def _ops_us(flow: tf.Taskflow, machine: Machine) -> tuple[np.ndarray, np.ndarray
     table = Work(flow, machine).table
     units = np.array([_expected_units(flow, op) for op in flow.ops]).reshape(-1, 2, 2)
     rows, counts = units[:, None, :, 0], units[:, None, :, 1]  # [num_ops, 1, 2]
-    tiles = np.array([(op.domain.blocks, op.grid[2]) for op in flow.ops], float).reshape(-1, 2)
+    tiles = np.array([(op.domain.blocks, op.num_col_tiles) for op in flow.ops], float).reshape(-1, 2)
     of_blocks = np.stack([1 - 1 / tiles[:, 0], 1 / tiles[:, 0]], axis=1)
     of_cols = np.stack([tiles[:, 1] - 1, np.ones(len(tiles))], axis=1)
     times = (of_blocks[:, :, None] * of_cols[:, None, :]).reshape(-1, 4, 1)  # tasks of a unit, as `Work.table` has them
@@ -104,8 +104,8 @@ def _expected_units(flow: tf.Taskflow, op: tf.TileOp) -> Units:
         return (rows_of_expert(op, plan), op.domain.size), (0.0, 0)
     experts = known(plan).num_local_experts if op.domain.is_slots else 1
     rows = known(plan).expected_rows / experts if op.domain.is_slots else float(max(1, op.domain.num_rows))
-    whole, rest = divmod(rows, flow.tile_rows)
-    return (float(flow.tile_rows), whole * experts), (rest, experts if rest else 0)
+    whole, rest = divmod(rows, op.part_rows(flow.tile_rows))  # a unit counts as its parts
+    return (float(op.part_rows(flow.tile_rows)), whole * experts), (rest, experts if rest else 0)
 
 
 def _exchange_us(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> float:
@@ -163,9 +163,9 @@ def _full_rows(flow: tf.Taskflow, op: tf.TileOp) -> float:
         copies = sum(map(len, known(known(plan).placement).copies)) / flow.ep_size  # of a rank, in the mean
         return op.params.block * copies / (op.domain.num_rows if op.domain.is_copies else 1)
     if op.domain.is_slots:
-        return flow.tile_rows / (op.num_peers or 1)
+        return op.part_rows(flow.tile_rows) / (op.num_peers or 1)
     if op.domain.is_tiles:
-        return float(min(flow.tile_rows, max(op.domain.num_rows, 1)))
+        return float(min(op.part_rows(flow.tile_rows), max(op.domain.num_rows, 1)))
     if op.domain.sums_rows:
         return rows_of_expert(op, plan)
     return 1.0

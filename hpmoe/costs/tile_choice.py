@@ -37,5 +37,5 @@ def tile_times(program: Program, machine: Machine, rows: int | None = None, cols
         (128, 256)
     """
     shapes = dict.fromkeys((rows or r, cols or c) for r, c in tiles_of(machine))
-    times = {shape: expected_us(tile_operations(program, *shape, machine.unified), machine) for shape in shapes}
+    times = {shape: expected_us(tile_operations(program, *shape, machine), machine) for shape in shapes}
     return dict(sorted(times.items(), key=lambda item: item[1]))

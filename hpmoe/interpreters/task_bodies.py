@@ -25,7 +25,7 @@ class TaskFrame:
     Attributes:
         op, task, rank: the operation, its task, and the rank that runs the task.
         unit: the task's row coordinate: the number of its slot, tile of tokens or expert.
-        rows: slice of the rows of the unit.
+        rows: slice of the rows of the task: those of the unit, or of one part of it.
         ranks: the numbers of all ranks.
     """
 
@@ -33,7 +33,7 @@ class TaskFrame:
         self.flow, self.layout, self.memory, self.rank, self.task = flow, layout, memory, rank, task
         self.op: tf.TileOp = flow.ops[task["op"]]
         self.unit, self.ranks = int(task["row"]), range(flow.ep_size)
-        self.rows = self.op.domain.rows(layout, rank, self.unit)
+        self.rows = self.op.rows_of_task(self.op.domain.rows(layout, rank, self.unit), int(task["col"]), flow.tile_rows)
 
     @property
     def params(self) -> Params:

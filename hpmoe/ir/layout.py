@@ -126,7 +126,8 @@ class Layout:
                 sources = self.sent_by(op).source_of_row
                 out[mine] = len(sources[rank]) if op.primitive.is_back else sum((s == rank).sum() for s in sources)
             elif not (op.primitive.is_completion_flag or op.primitive.is_launch):
-                out[mine] = op.domain.rows_of_units(self, rank)[0][row - op.domain.first]
+                rows = op.rows_of_parts(op.domain.rows_of_units(self, rank)[0], flow.tile_rows)
+                out[mine] = rows[row - op.domain.first, flow.tasks["col"][mine] if op.parts > 1 else 0]
         return out
 
     def _rows_between(self, rank: int, position: int, op: tf.TileOp) -> list[int]:

@@ -27,7 +27,7 @@ def check_limits(name: str, ep_size: int, buffers: Sequence[tf.Buffer], ops: Seq
         _check(name, "a route has", plan.max_rows, MOST_ROWS, "received rows of a rank")
     for op in ops:
         rows = op.domain.num_rows if op.domain.is_tiles else 0
-        _check(name, f"{op.label} counts", rows * op.grid[2], MOST_ROWS, "rows, each once for every tile of columns")
+        _check(name, f"{op.label} counts", rows * op.num_col_tiles, MOST_ROWS, "rows, each once for every tile of columns")
     num_tasks = sum(math.prod(op.grid) for op in ops)
     _check(name, "it has", num_tasks, MOST_TASKS, "tasks on a rank", "; write larger rows= or cols= in tile_partition")
 

@@ -179,7 +179,7 @@ def make_tasks(ops: tuple[TileOp, ...]) -> np.ndarray:
         grid["op"] = index
         grid["row"] = (np.arange(shape[0]) + op.domain.first)[:, None, None]
         grid["peer"] = np.arange(shape[1])[:, None] if op.num_peers else -1
-        grid["col"] = np.arange(shape[2]) * op.tile_cols
-        grid["cols"] = np.minimum(op.cols - grid["col"], op.tile_cols)
+        grid["col"] = np.arange(shape[2]) * (op.tile_cols if op.cols else 1)
+        grid["cols"] = np.minimum(op.cols - grid["col"], op.tile_cols) if op.cols else 0
     tasks.setflags(write=False)
     return tasks

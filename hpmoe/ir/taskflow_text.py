@@ -83,6 +83,8 @@ def task_name(flow: tf.Taskflow, task: int) -> str:
         parts[:1] = [f"{parts[0]} -> {peers}" if parts else peers]
     if row["cols"]:
         parts.append(f"cols {row['col']}:{row['col'] + row['cols']}")
+    elif op.parts > 1:
+        parts.append(f"part {row['col']} of {op.parts}")
     return f"{op.primitive.verb or op.label}[{', '.join(parts)}]"
 
 

@@ -104,6 +104,7 @@ class TileOp:
         num_outputs: number of operands that are written.
         cols: number of columns that the tasks cover together; 0 if a task takes whole rows.
         tile_cols: number of columns of one task.
+        parts: number of tasks among which the rows of a unit are divided; above 1 only if a task takes whole rows.
         params: parameters of the kernel body besides operands.
         num_peers: number of tasks of a row unit that send to peers; 0 for local work. The task of peer j sends to the ranks
             at places j, j + num_peers, j + 2 num_peers, ... of the rank's peer order.
@@ -122,6 +123,7 @@ class TileOp:
     params: Params = NO_PARAMS
     num_peers: int = 0
     signal: str = "tile"
+    parts: int = 1
 
     @property
     def opcode(self) -> str:
@@ -186,9 +188,33 @@ class TileOp:
         return dataclasses.replace(self, **changes)
 
     @property
+    def num_col_tiles(self) -> int:
+        """Number of column tiles; 1 if a task takes whole rows."""
+        return -(-self.cols // self.tile_cols) if self.cols else 1
+
+    @property
     def grid(self) -> tuple[int, int, int]:
-        """Numbers of units, peers (1 without peers) and column tiles; it has a task for each combination."""
-        return self.domain.size, max(1, self.num_peers), -(-self.cols // self.tile_cols) if self.cols else 1
+        """Numbers of units, peers (1 without peers), and column tiles or parts; it has a task for each combination."""
+        return self.domain.size, max(1, self.num_peers), self.num_col_tiles if self.cols else max(1, self.parts)
+
+    def part_rows(self, tile_rows: int) -> int:
+        """Returns the rows of a task's part of a full slot or tile of `tile_rows` rows; the last part may have fewer."""
+        return -(-tile_rows // max(1, self.parts))
+
+    def rows_of_parts(self, rows: np.ndarray, tile_rows: int) -> np.ndarray:
+        """Returns the rows of each part of units with `rows` rows, [n] -> [n, parts]."""
+        if self.parts == 1:
+            return rows[:, None]
+        height = self.part_rows(tile_rows)
+        return np.clip(rows[:, None] - height * np.arange(self.parts), 0, height)
+
+    def rows_of_task(self, rows: slice, part: int, tile_rows: int) -> slice:
+        """Returns the rows of a task, among the rows of its unit; `part` is the column coordinate of the task."""
+        if self.parts == 1:
+            return rows
+        height = self.part_rows(tile_rows)
+        start = min(rows.start + part * height, rows.stop)
+        return slice(start, min(start + height, rows.stop))
 
     def peers_of(self, peer: int, ep_size: int) -> range:
         """Returns the positions of the ranks that a task of `peer` sends to; -1 stays -1."""

@@ -18,7 +18,7 @@ from hpmoe.tiling.dependencies import derive_dependencies
 from hpmoe.tiling.shared_memory import share_memory
 
 PARTS_OF_OP = {"primitive": TilePrimitive, "domain": Domain, "operands": tuple, "params": Params, "num_outputs": Integral,
-               "cols": Integral, "tile_cols": Integral, "num_peers": Integral}
+               "cols": Integral, "tile_cols": Integral, "num_peers": Integral, "parts": Integral}
 PARTS_OF_ACCESS = {"buffer": Integral, "rows": RowMode, "cols": ColMode, "offset": Integral, "value": Real}
 
 

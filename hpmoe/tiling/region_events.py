@@ -125,8 +125,12 @@ class RegionEvents:
         return times
 
     def _times(self, writer: int, tasks: Tasks) -> int:
-        """Returns how often the tasks signal each row: once per column tile; a NOTIFY signals all parts of a put."""
-        return 1 if self.ops[writer].num_peers and self.ops[writer].signal != "tile" else tasks.num_tiles
+        """Returns how often the tasks signal each row: once per column tile; a NOTIFY signals all of a put."""
+        return 1 if self.ops[writer].num_peers and self.ops[writer].signal != "tile" else self._times_each(tasks)
+
+    def _times_each(self, tasks: Tasks) -> int:
+        """Returns how many of the tasks of a unit touch each of its rows."""
+        return 1 if self.ops[tasks.op].parts > 1 else tasks.num_tiles
 
     def _signal(self, block: tf.EventBlock, region: Region, writer: int, tasks: Tasks) -> None:
         """Makes the tasks of a writer signal the events of the units that they have rows of."""
@@ -164,7 +168,7 @@ class RegionEvents:
         old, readers = release.old, [(r, self.tables.tasks_of[r]) for r in release.readers]
         region = Region(old, release.unit, ())
         extent, index, route = self._extent(region, self.ops[release.readers[0]])
-        mult = self._multiplicity(region, readers, sum(tasks.num_tiles for _, tasks in readers), extent, index)
+        mult = self._multiplicity(region, readers, sum(self._times_each(tasks) for _, tasks in readers), extent, index)
         block = self.tables.add_block((old, release.unit), f"{self.buffers[old].name}.free", release.unit, (),
                                       Counted(extent, index, mult, route))
         for _, tasks in readers:

@@ -6,9 +6,11 @@ import numpy as np
 
 from hpmoe.ir import taskflow as tf
 from hpmoe.ir.program import Program
+from hpmoe.machines.machine import Machine
 from hpmoe.primitives.tiler import Tiler
 from hpmoe.tile_ops.params import Leg
 from hpmoe.tiling.rebuild import rebuild
+from hpmoe.tiling.row_parts import divide_rows
 
 NO_TILES = "has no tile rule. Compute it outside the function and pass the result"
 # Why some have none, and what computes the same.
@@ -25,15 +27,15 @@ NO_RULE = {
 }
 
 
-def tile_program(program: Program, tile_rows: int, tile_cols: int, unified: bool = True) -> tf.Taskflow:
-    """Returns the Taskflow of a Program, with blocking collectives and no queues; `unified` is that of a Machine."""
-    flow = tile_operations(program, tile_rows, tile_cols, unified)
+def tile_program(program: Program, tile_rows: int, tile_cols: int, machine: Machine | None = None) -> tf.Taskflow:
+    """Returns the Taskflow of a Program, with blocking collectives and no queues; `machine` is None for a CPU."""
+    flow = tile_operations(program, tile_rows, tile_cols, machine)
     return rebuild(flow, flow.ops)
 
 
-def tile_operations(program: Program, tile_rows: int, tile_cols: int, unified: bool = True) -> tf.Taskflow:
+def tile_operations(program: Program, tile_rows: int, tile_cols: int, machine: Machine | None = None) -> tf.Taskflow:
     """Returns the operations, buffers and routes of the Taskflow of a Program, without tasks and their order."""
-    tiler = Tiler(program, tile_rows, tile_cols, unified)
+    tiler = Tiler(program, tile_rows, tile_cols, machine is None or machine.unified)
     for index, eqn in enumerate(program.equations):
         tiler.index = index
         if "tile" not in eqn.primitive.rules:
@@ -43,6 +45,7 @@ def tile_operations(program: Program, tile_rows: int, tile_cols: int, unified: b
             tiler.check_made(var)
     outputs = tuple(tiler.output(a) for a in program.outputs)
     order = np.broadcast_to(np.arange(program.ep_size, dtype="i4"), (len(Leg), program.ep_size, program.ep_size))
-    return tf.Taskflow(program.name, tile_rows, tiler.with_roles(outputs), tuple(tiler.ops), tuple(tiler.routes),
+    flow = tf.Taskflow(program.name, tile_rows, tiler.with_roles(outputs), tuple(tiler.ops), tuple(tiler.routes),
                        tuple(tiler.buffer_of[v] for v in program.inputs), outputs, order,
                        ep_size=program.ep_size, provenance=program.provenance, direction=program.direction)
+    return flow if machine is None else flow.replace(ops=divide_rows(flow, tile_cols, machine))

@@ -190,7 +190,7 @@ class _Simulated:
     def _routings(self) -> Sequence[np.ndarray | None]:
         """topk_ids of all ranks [ep, T, K] to compare plans on; None for a balanced routing."""
         default, program = self._space.default, self._space.program
-        flow = tile_operations(program, default.rows, default.cols, self._space.machine.unified)
+        flow = tile_operations(program, default.rows, default.cols, self._space.machine)
         if self._ids is not None:
             return with_capacity(self._ids, flow) or [self._ids]
         return [ids for _, ids in sample_routings(flow)] or [None]

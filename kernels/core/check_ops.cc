@@ -153,7 +153,20 @@ class OpChecker {
       return "a task's row is outside its op's domain";
     if (op.num_peers > image_.header->ep_size) return "a task's peer is outside the peer order";
     if (op.num_peers == 0 && (is_put(opcode) || is_completion_flag(opcode))) return "a transfer has no peer";
+    if (has_several_parts(op) && !may_have_parts(op)) return "the rows of a unit are divided where a task needs all of them";
     return check_columns(op);
+  }
+
+  static bool has_several_parts(const Op& op) {
+    const auto domain = static_cast<Domain>(op.domain);
+    return op.blocks != 1 && (domain == Domain::SLOTS || domain == Domain::TILES);
+  }
+
+  // A task of a part takes whole rows, and no others than its own.
+  static bool may_have_parts(const Op& op) {
+    for (int i = 0; i < op.num_operands; ++i)
+      if (op.operands[i].buffer >= 0 && static_cast<Rows>(op.operands[i].rows) != Rows::OWN) return false;
+    return op.cols == 0 && op.num_peers == 0;
   }
 
   bool row_ok(const Op& op, int64_t row) const {

@@ -22,12 +22,22 @@ HPMOE_DEVICE inline bool is_relayed(const Op& op) {
 }
 
 // One tile of one op: unit `row` of the op's domain, columns [col, col + cols), and position `peer` in the rank's peer
-// order, or -1.
+// order, or -1. Where cols is 0, all columns; `col` is then the number of its part of the unit's rows.
 struct Task {
   int32_t op, peer, row, col, cols, task_template;
 };
 
-HPMOE_DEVICE inline int32_t num_column_tiles(const Op& op) { return op.cols > 0 ? (op.cols - 1) / op.tile_cols + 1 : 1; }
+// Number of tasks that divide the rows of a unit.
+HPMOE_DEVICE inline int32_t num_parts(const Op& op) {
+  const bool has_units = op.domain == static_cast<int32_t>(Domain::SLOTS) ||
+                         op.domain == static_cast<int32_t>(Domain::TILES);
+  return has_units && op.cols == 0 ? op.blocks : 1;
+}
+
+// Number of column tiles, or of parts where a task takes whole rows.
+HPMOE_DEVICE inline int32_t num_column_tiles(const Op& op) {
+  return op.cols > 0 ? (op.cols - 1) / op.tile_cols + 1 : num_parts(op);
+}
 
 HPMOE_DEVICE inline int64_t grid_size(const Op& op) {
   return int64_t{op.num_units} * (op.num_peers > 0 ? op.num_peers : 1) * num_column_tiles(op);
@@ -46,8 +56,9 @@ HPMOE_DEVICE inline int32_t place_of(TaskWord word, int32_t index_bits) {
 HPMOE_DEVICE inline Task task_at(const Op& op, int32_t op_index, int32_t task_template, int32_t index,
                                  int32_t column_tiles) {
   const int32_t place = column_tiles > 1 ? index / column_tiles : index;
-  const int32_t col = (index - place * column_tiles) * op.tile_cols;
-  Task task{op_index, -1, place, col, op.cols - col < op.tile_cols ? op.cols - col : op.tile_cols, task_template};
+  const int32_t column = index - place * column_tiles, col = op.cols > 0 ? column * op.tile_cols : column;
+  const int32_t cols = op.cols - col < op.tile_cols ? op.cols - col : op.tile_cols;
+  Task task{op_index, -1, place, col, op.cols > 0 ? cols : 0, task_template};
   if (op.num_peers > 0) {
     task.row = place / op.num_peers;
     task.peer = place % op.num_peers;

@@ -28,9 +28,9 @@ HPMOE_DEVICE inline int64_t clip(int64_t rows, int32_t clipped, int64_t num_toke
   return clipped ? least(rows, num_tokens) : rows;
 }
 
-// Returns the rows that a task covers; for a put to experts, the slot on the destination.
+// Returns the rows of a task's unit; for a put to experts, the slot on the destination.
 template <class Unit, class Frame>
-HPMOE_DEVICE inline Unit find_unit(const Frame& frame) {
+HPMOE_DEVICE inline Unit find_whole_unit(const Frame& frame) {
   const auto& place = frame.place();
   const Op& op = frame.op;
   const Task& task = frame.task;
@@ -52,6 +52,17 @@ HPMOE_DEVICE inline Unit find_unit(const Frame& frame) {
   }
   const int32_t expert = task.row / op.blocks;
   return {frame.routed().expert_start(place.me(), expert), frame.routed().expert_rows(place.me(), expert), expert};
+}
+
+// Returns the rows that a task covers: those of its unit, or of its part of the unit.
+template <class Unit, class Frame>
+HPMOE_DEVICE inline Unit find_unit(const Frame& frame) {
+  const Unit unit = find_whole_unit<Unit>(frame);
+  const int32_t parts = num_parts(frame.op);
+  if (parts == 1) return unit;
+  const int64_t height = (frame.place().tile_rows() + parts - 1) / parts;
+  const Unit part = cut<Unit>(unit.rows, frame.task.col * height, height);
+  return {static_cast<decltype(Unit::start)>(unit.start + part.start), part.rows, unit.expert};
 }
 
 constexpr int64_t kUnknownExtent = -1;

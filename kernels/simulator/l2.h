@@ -33,7 +33,8 @@ class L2 {
           if (is_exchange(opcode_of(frame.op))) {
             for (int32_t e = 0; e < frame.routing->num_local_experts(); ++e) touch_slots_of_expert(frame, e, t, out);
           } else {
-            touch(t.first + frame.task.row, bytes, static_cast<double>(frame.unit.rows) * t.whole, t.cost, out);
+            const auto all = static_cast<double>(find_whole_unit<Unit>(frame).rows);
+            touch(t.first + frame.task.row, bytes, all * t.whole, t.cost, out);
           }
           break;
         case HPMOE_WEIGHT:

@@ -99,6 +99,7 @@ TABLE_FAULTS = [
     ("ops", "num_peers", 0, "transfer has no peer"),
     ("ops", "cols", 10**6, "columns"),
     ("ops", "tile_cols", 0, "no columns"),
+    ("ops", "blocks", 2, "divided where a task needs all of them"),
     ("signals", "event", 10**6, "signal names an event"),
     ("signals", "event", -(2**31), "signal names an event"),
     ("signals", "kind", 7, "signal's kind"),

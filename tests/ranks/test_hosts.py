@@ -138,7 +138,7 @@ def test_bytes_between_hosts_are_those_of_the_formula(run_hosts, scheme):
 
 
 def test_who_has_not_the_secret_is_refused_and_harms_nobody():
-    run_of, address = secrets.token_bytes(32), free_address()
+    run_of, address, are_there = secrets.token_bytes(32), free_address(), threading.Barrier(2)
 
     def rank_of(rank):
         if rank == 1:
@@ -153,6 +153,7 @@ def test_who_has_not_the_secret_is_refused_and_harms_nobody():
                 _, group = meet_all(Launched("threads", rank, 2, secrets.token_bytes(32), address), names_of(2), 1)
                 raise AssertionError("a process without the secret is let in")
         _, group = meet_all(Launched("threads", rank, 2, run_of, address), names_of(2), 10)
+        are_there.wait(10)
         group.close()
         return [member.pid > 0 for member in group.members]
 

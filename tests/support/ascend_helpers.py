@@ -6,7 +6,7 @@ import itertools
 import mindspore as ms
 import numpy as np
 import pytest
-from helpers import Layer, assert_close, for_several, fused, kept_by_hand, numpy_moe_ffn
+from helpers import Layer, assert_close, for_several, fused, in_parts, kept_by_hand, numpy_moe_ffn
 
 import hpmoe
 from hpmoe import ShapeDtypeStruct, assign_queues, fuse_persistent, overlap_comm, prefetch_weights, tile_partition
@@ -23,9 +23,9 @@ def npu(blocks=1):
 
 
 def emulator(f, rows=16, cols=32, blocks=1, target="ascend-emulator", put_cols=None, num_peers=None, tiled_for=None,
-             prefetch=False,
-         **comm):
-    puts = overlap_comm(tile_partition(f, rows=rows, cols=cols, machine=tiled_for), put_cols=put_cols, **comm)
+             prefetch=False, parts=None, **comm):
+    tiles = tile_partition(f, rows=rows, cols=cols, machine=tiled_for)
+    puts = overlap_comm(in_parts(tiles, parts=parts) if parts else tiles, put_cols=put_cols, **comm)
     puts = prefetch_weights(puts) if prefetch else puts
     queues = assign_queues(for_several(puts, num_peers=num_peers) if num_peers else puts, machine=npu(blocks))
     return fuse_persistent(queues, target=target, timeout=100.0)

@@ -70,11 +70,16 @@ class Expansion(ReceivedRows):
         """Rows of the task's unit."""
         row, domain = int(task["row"]), op.domain
         if kind_of(op) == "slots":
-            return self.received[domain.route][rank][1][row][1]
+            return self.part(op, task, self.received[domain.route][rank][1][row][1])
         if kind_of(op) == "tiles":
             start, limit = row * self.flow.tile_rows, self.limit(rank, domain.num_rows, domain.clipped)
-            return list(range(start, max(start, min(start + self.flow.tile_rows, limit))))
+            return self.part(op, task, list(range(start, max(start, min(start + self.flow.tile_rows, limit)))))
         return [0]
+
+    def part(self, op, task, rows):
+        """The rows of a unit that a task has: all, or those of one of equal parts of a full unit."""
+        height = -(-self.flow.tile_rows // op.parts)
+        return rows[task["col"] * height:(task["col"] + 1) * height] if op.parts > 1 else rows
 
     def fanned_out(self, rank, op, task):
         """The rows that a FAN_OUT writes: with the first unit's those that are zeros."""

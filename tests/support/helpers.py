@@ -15,6 +15,7 @@ from hpmoe import assign_queues, chain, fuse_persistent, overlap_comm, tile_part
 from hpmoe.support.dtypes import dtype_name, rounded, widen
 from hpmoe.testing import assert_same
 from hpmoe.tiling.rebuild import rebuild
+from hpmoe.tiling.row_parts import is_divisible
 
 TOLERANCE = 1e-5
 TIMEOUT = 10.0  # seconds; a good schedule needs none of it
@@ -24,9 +25,12 @@ U = {"bfloat16": 2.0 ** -8, "float16": 2.0 ** -11}  # half a unit in the last pl
 HALVES = tuple(U)
 
 
-def stages(rows=2, cols=3, machine=None, policy="critical_path", put_cols=None, num_peers=None, **comm):
-    """Every prefix of the chain by name, with tiles small enough that several exist; puts for as many peers as told."""
+def stages(rows=2, cols=3, machine=None, policy="critical_path", put_cols=None, num_peers=None, parts=None,
+           **comm):
+    """Every prefix of the chain by name, with tiles small enough that several exist; puts for as many peers, and rows of a
+    unit in as many parts, as told."""
     tile = tile_partition(rows=rows, cols=cols)
+    tile = chain(tile, in_parts(parts=parts)) if parts else tile
     overlap, queues = overlap_comm(put_cols=put_cols, **comm), assign_queues(machine=machine or hpmoe.cpu(2), policy=policy)
     overlap = chain(overlap, for_several(num_peers=num_peers)) if num_peers else overlap
     fuse = fuse_persistent(timeout=TIMEOUT)
@@ -58,6 +62,12 @@ def some_stages(i):
 def for_several(flow, *, num_peers):
     """Puts of which a unit has no more than num_peers tasks, each for several ranks where there are more of these."""
     return rebuild(flow, tuple(op.replace(num_peers=min(num_peers, op.num_peers)) for op in flow.ops))
+
+
+@hpmoe.transform(requires="tiles")
+def in_parts(flow, *, parts):
+    """Operations on whole rows of their own, with the rows of each unit divided among tasks."""
+    return rebuild(flow, tuple(op.replace(parts=parts) if is_divisible(op) else op for op in flow.ops))
 
 
 def fused(**options):

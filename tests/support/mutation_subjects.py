@@ -44,6 +44,7 @@ SUBJECTS = (
     ("quantising", PAIRS, {"rows": 1, "cols": 2}),
     ("quantising_weights", SINGLE, {"rows": 1, "cols": 2}),
     ("replicating", SINGLE, {"rows": 1, "cols": 2, "signal": "expert"}),
+    ("quantising", TWO, {"rows": 2, "cols": 2, "parts": 2}),
 )
 WIDE = Layer(ep=1, T=2, H=3, I=3, E=3, K=2)
 APART = Layer(ep=2, T=1, H=3, I=3, E=4, K=1)

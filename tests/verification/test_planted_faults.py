@@ -14,7 +14,7 @@ TILES, OVERLAP, ON_CPU, ON_NPU = 0, 1, 3, 5  # of SCHEDULES
 KEYS = [(*SUBJECTS[i], direction, SCHEDULES[schedule]) for i, direction, schedule in (
     (0, "forward", TILES), (0, "backward", TILES), (0, "forward", OVERLAP), (1, "forward", OVERLAP),
     (2, "forward", OVERLAP), (5, "forward", OVERLAP), (6, "forward", OVERLAP), (10, "forward", TILES),
-    (11, "backward", TILES), (17, "forward", TILES), (18, "forward", TILES), (18, "backward", TILES),
+    (11, "backward", TILES), (17, "forward", TILES), (18, "forward", TILES), (18, "backward", TILES), (19, "forward", TILES),
     (0, "forward", ON_CPU), (0, "backward", ON_NPU), (2, "forward", ON_CPU))]
 KEYS += IN_STAGES[:1]
 

@@ -1,0 +1,47 @@
+"""Parts of slots and tiles: vector tasks of whole rows, cut to about the size of other tasks while workers are free."""
+
+from __future__ import annotations
+
+import math
+
+from hpmoe.ir import taskflow as tf
+from hpmoe.machines.machine import Machine
+from hpmoe.tile_ops import row_modes
+
+LEAST_ROWS = 16  # of a part
+
+
+def divide_rows(flow: tf.Taskflow, tile_cols: int, machine: Machine) -> tuple[tf.TileOp, ...]:
+    """Returns the operations of a taskflow, with units divided if there are fewer of them than vector workers.
+
+    A task of whole rows has many times the elements of a tile of `tile_cols` columns. With few tokens or slots, one worker
+    would work on a unit while others wait for it.
+    """
+    if machine.unified:
+        return flow.ops
+    return tuple(op.replace(parts=_num_parts(flow, op, tile_cols, machine)) if is_divisible(op) else op for op in flow.ops)
+
+
+def is_divisible(op: tf.TileOp) -> bool:
+    """Returns whether the rows of a unit may be divided: vector tasks of whole rows that use no others."""
+    return op.unit == "aiv" and not op.cols and (op.domain.is_slots or op.domain.is_tiles) and all(
+        a.rows is row_modes.OWN for a in op.operands if a.buffer >= 0)
+
+
+def _num_parts(flow: tf.Taskflow, op: tf.TileOp, tile_cols: int, machine: Machine) -> int:
+    """Returns the most parts, a power of two, that workers are free for, and that are at least as large as a tile."""
+    units, rows = _expected_units(flow, op)
+    cols = max(flow.buffers[a.buffer].cols for a in op.operands if a.buffer >= 0)
+    least, height = max(LEAST_ROWS, flow.tile_rows * tile_cols // cols), flow.tile_rows
+    while height % 2 == 0 and height // 2 >= least and units * math.ceil(rows / (height // 2)) <= machine.num_aiv:
+        height //= 2
+    return flow.tile_rows // height if height < rows else 1
+
+
+def _expected_units(flow: tf.Taskflow, op: tf.TileOp) -> tuple[int, float]:
+    """Returns the number of units that are expected to have rows, and the rows of one."""
+    if op.domain.is_tiles:
+        return op.domain.size, min(op.domain.num_rows, flow.tile_rows)
+    plan = flow.routes[op.domain.route]
+    of_expert = plan.expected_rows / plan.num_local_experts
+    return max(1, math.ceil(of_expert / flow.tile_rows)) * plan.num_local_experts, min(of_expert, flow.tile_rows)
