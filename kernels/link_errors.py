@@ -61,7 +61,9 @@ def _other_call(name: str, text: str, at: At) -> str:
     theirs, mark, number = text.rpartition("#")
     if not mark or number == str(at.number):
         theirs = theirs or text or "another call"
-        return f"{name} is at {theirs} where this rank is at {at.what}, or calls it with other shapes."
+        if theirs == at.what:
+            return f"{name} calls {at.what} with other shapes than this rank, or only one of them takes its gradient."
+        return f"{name} is at {theirs} where this rank is at {at.what}."
     return (f"{name} is at {theirs}, its call {number}, where this rank is at {at.what}, its call {at.number}: one has "
             "called once more than the other, and both must be started anew.")
 

@@ -12,7 +12,7 @@ from hpmoe.balance.moving import physical_ids
 from hpmoe.balance.places import keep_together, places_in_order
 from hpmoe.machines.machine import Mesh
 from hpmoe.nn.expert_shards import by_rank, own_experts
-from hpmoe.nn.on_ranks import num_ranks, reshaped, rows_shape, shape_of, transformed
+from hpmoe.nn.on_ranks import FLOATS, IDS, check_dtype, num_ranks, reshaped, rows_shape, shape_of, transformed
 from hpmoe.nn.parameters import Frozen, check_sampled, check_sizes, normal, zeros
 from hpmoe.primitives.dispatch import combine, dispatch
 from hpmoe.primitives.entry_weights import dispatch_weights, of_entries
@@ -194,7 +194,9 @@ class GroupedMLP(nn.Cell):
 
     def construct(self, hidden_states: Tensor, topk_weights: Tensor, topk_ids: Tensor) -> Tensor:
         rows = self._rows(hidden_states, self.hidden_size, "hidden_states")
+        check_dtype(self.who, "hidden_states", rows.dtype, FLOATS)
         ids = self._rows(topk_ids, None, "topk_ids")
+        check_dtype(self.who, "topk_ids", ids.dtype, IDS)
         weights = self._rows(topk_weights, None, "topk_weights")
         return reshaped(self.compute(rows, weights, ids, self.tensors()), hidden_states.shape)
 

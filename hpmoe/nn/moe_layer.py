@@ -14,7 +14,7 @@ from hpmoe.balance.optimizer_states import states_of
 from hpmoe.machines.machine import Mesh
 from hpmoe.nn.counting import check_counted, check_whole, clear, count, is_recomputed
 from hpmoe.nn.grouped_mlp import Activation, Experts, GroupedMLP
-from hpmoe.nn.on_ranks import known_shape, reshaped, rows_shape, shape_of, transformed
+from hpmoe.nn.on_ranks import FLOATS, check_dtype, known_shape, reshaped, rows_shape, shape_of, transformed
 from hpmoe.nn.parameters import Frozen, check_sizes, zeros
 from hpmoe.nn.records import rows_of_record
 from hpmoe.nn.router_losses import Losses, make_losses
@@ -175,6 +175,7 @@ class MoELayer(nn.Cell):
                   layer: int | None = None, padding_mask: Tensor | None = None) -> PyTree:
         given = shape_of(hidden_states)
         rows = reshaped(hidden_states, rows_shape(self.who, given, self.router.hidden_size, self.ep_size))
+        check_dtype(self.who, "hidden_states", rows.dtype, FLOATS)
         shape = hidden_states.shape
         expert_bias = self.expert_bias if self.has_expert_bias else None
         shared_experts = self.shared_experts.tensors() if self.has_shared else None

@@ -27,6 +27,8 @@ from hpmoe.transforms.fuse_persistent import fuse_persistent
 from hpmoe.transforms.overlap_comm import overlap_comm
 from hpmoe.transforms.tile_partition import tile_partition
 
+FLOATS, IDS = (ms.float32, ms.bfloat16, ms.float16), (ms.int32, ms.int64)  # dtypes of hidden states, and of expert ids
+
 
 def transformed(who: str, f: Function, transforms: Function | None, mesh: Mesh | None, in_axes: Sequence[PyTree],
                 frozen: Callable[[], set[str]]) -> Function:
@@ -70,6 +72,14 @@ def rows_shape(who: str, shape: Sequence[int] | None, size: int | None, ep_size:
     check_argument(not ep_size or rows % ep_size == 0, who, argument, f"of shape {tuple(shape)}, {rows} tokens",
                    f"of a number of tokens that {ep_size} ranks divide")
     return (ep_size, rows // ep_size, shape[-1]) if ep_size else (rows, shape[-1])
+
+
+@constexpr
+def check_dtype(who: str, argument: str, dtype: object, known_dtypes: Sequence[object]) -> None:
+    """Raises ArgumentError for an argument of another dtype."""
+    names = [str(known).lower() for known in known_dtypes]
+    check_argument(dtype in known_dtypes, who, argument, f"of dtype {str(dtype).lower()}",
+                   f"{', '.join(names[:-1])} or {names[-1]}")
 
 
 in_graph = Eager("hpmoe_in_graph", lambda: False, in_graph=True)

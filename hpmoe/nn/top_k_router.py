@@ -9,7 +9,7 @@ from typing import cast
 import mindspore as ms
 from mindspore import Tensor, mint, nn
 
-from hpmoe.nn.on_ranks import reshaped, rows_shape, shape_of, transformed
+from hpmoe.nn.on_ranks import FLOATS, check_dtype, reshaped, rows_shape, shape_of, transformed
 from hpmoe.nn.parameters import Frozen, check_sampled, check_sizes, normal, zeros
 from hpmoe.nn.records import without_masked
 from hpmoe.primitives.matmul import matmul
@@ -149,6 +149,7 @@ class TopKRouter(nn.Cell):
 
     def construct(self, hidden_states: Tensor, expert_bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
         rows = reshaped(hidden_states, rows_shape(self.who, shape_of(hidden_states), self.hidden_size, 0))
+        check_dtype(self.who, "hidden_states", rows.dtype, FLOATS)
         ids, weights = self.compute(rows, self.tensors(), expert_bias)
         shape = (*hidden_states.shape[:-1], -1)
         return reshaped(ids, shape), reshaped(weights, shape)

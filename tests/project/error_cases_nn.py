@@ -56,6 +56,7 @@ cases("MoELayer", {
     "a transform that makes nothing": _made(transforms=lambda f: None),
     "a mesh of a number": _made(mesh=2),
     "ranks that do not divide experts": _made(num_moe_experts=3, **TWO_RANKS),
+    "hidden states of integers": lambda: _layer()(X.astype(ms.int32)),
     "fewer tokens without ranks": lambda: _layer()(X, num_tokens=(3, 2)),
     "a mask of numbers": lambda: _layer()(X, padding_mask=ops.ones((2, 6))),
     "a mask of other tokens": lambda: _layer()(X, padding_mask=ops.ones((2, 5)) > 0),
@@ -78,9 +79,12 @@ cases("MoELayer", {
 })
 cases("TopKRouter", {
     "a list of hidden states": lambda: nn.TopKRouter(hidden_size=8, num_moe_experts=4)([[1.0] * 8]),
+    "hidden states of integers": lambda: nn.TopKRouter(hidden_size=8, num_moe_experts=4)(X.astype(ms.int32)),
 })
 cases("GroupedMLP", {
     "no tensor of ids": _experts(ids=[[0]]),
+    "ids of floats": _experts(ids=ops.zeros((2, 6, 1))),
+    "hidden states of float64": _experts(x=X.astype(ms.float64)),
     "weights of other tokens": _experts(weights=ops.ones((3, 1))),
 })
 cases("nn", {"a limit of nothing": lambda: nn.clamped_swiglu(0)})
