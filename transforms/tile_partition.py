@@ -37,8 +37,8 @@ def tile_partition(program: Program, *, rows: Size = None, cols: Size = None,
 
     Requires: a plain function, or one under Program transforms.
     Ensures: a Taskflow with blocking collectives and no queues. Received rows are in slots, blocks of up to `rows` rows of
-        one expert; the number of slots is the same for every routing. Tasks on whole rows, such as quantization, divide the
-        rows of a slot or tile if an NPU has more vector workers. Temporaries share memory if that delays no task.
+        one expert; the number of slots is the same for every routing. Tasks that quantize or dequantize divide the rows of a
+        slot or tile if an NPU has more vector workers. Temporaries share memory if that delays no task.
 
     Args:
         f: the function.

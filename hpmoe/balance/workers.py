@@ -53,7 +53,9 @@ def workers_per_expert(line: Run, topk_ids: np.ndarray | Sequence[np.ndarray]) -
         for rank, slots in enumerate(layout.slots[op.domain.route]):
             mine = (line.rank == rank) & (op_of_row == i)
             slot = flow.tasks["row"][line.task[mine]]
-            took = np.where(slots.rows[slot] > 0, (line.end - line.begin)[mine], 0.0)
+            part = flow.tasks["col"][line.task[mine]] if op.parts > 1 else 0
+            has_rows = op.rows_of_parts(slots.rows, flow.tile_rows)[slot, part] > 0
+            took = np.where(has_rows, (line.end - line.begin)[mine], 0.0)
             physical = rank * plan.num_local_experts + slots.expert[slot]
             expert = physical if plan.placement is None else plan.placement.parts[physical, 0]
             np.add.at(busy, np.maximum(expert, 0), np.where(expert < 0, 0.0, took))

@@ -133,21 +133,23 @@ def expected_costs(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
     Slots that are left over are passed by. In a plan that is mostly empty, further slots may have rows: they take as long as
     other slots, and their rows arrive at any time.
     """
-    costs, shares, stretch = task_costs(flow, machine), {}, link_stretch(flow, machine)
+    costs, stretch = task_costs(flow, machine), link_stretch(flow, machine)
     for op, tasks, shape in grids_of(flow):
         if not op.domain.is_slots or not (op.primitive.is_put or op.unit == "aic"):
             continue
         grid, slots = costs[tasks].reshape(shape), ExpectedSlots(flow, op.domain.route)  # a view
         if op.primitive.is_put:
-            key = op.domain.route, op.primitive, op.num_peers
-            if key not in shares:
-                shares[key] = _sum_of_tasks(slots.shares()[:, sources_ahead(flow, op)], op.num_peers) * op.num_peers
             grid -= machine.sync.task_us
-            grid *= shares[key][:, :, None] * stretch
+            grid *= shares_of_puts(flow, op)[:, :, None] * op.num_peers * stretch
             grid += machine.sync.task_us
         if op.primitive.sends_rows or not flow.routes[op.domain.route].is_mostly_empty:
             grid[~slots.is_expected] = machine.sync.pass_us or machine.sync.task_us
     return costs
+
+
+def shares_of_puts(flow: tf.Taskflow, op: tf.TileOp) -> np.ndarray:
+    """Returns the expected share of a slot's rows that each task of a put moves, [num_slots, num_peers]."""
+    return _sum_of_tasks(ExpectedSlots(flow, op.domain.route).shares()[:, sources_ahead(flow, op)], op.num_peers)
 
 
 def costs_of_expected_slots(flow: tf.Taskflow, costs: np.ndarray) -> np.ndarray:

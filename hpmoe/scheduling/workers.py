@@ -11,13 +11,14 @@ from hpmoe.costs.work import put_rate
 from hpmoe.ir import taskflow as tf
 from hpmoe.machines.machine import Machine
 from hpmoe.planner.planner import DEALT, deal
-from hpmoe.scheduling.expected_slots import ExpectedSlots, grids_of, link_stretch
+from hpmoe.scheduling.expected_slots import ExpectedSlots, grids_of, link_stretch, shares_of_puts
 from hpmoe.scheduling.score import is_uneven, rows_over_sent, spread_slots
 from hpmoe.scheduling.terms import term
 
 COMPUTING = 2  # workers that compute, over their share of the work
 WORTH_US = 160.0  # of moving, the least for which some workers only compute
 STRAINED = 1.05  # the most time of those who compute or move, over that of all doing both, or of the products
+LOPSIDED = 4.0  # rows that the fullest worker sends, over those if they are dealt out evenly
 OUT, LEAST_OUT = 1.5, 4  # times the workers of all sources that fill the link of the fullest rank; the least of a rank
 
 
@@ -98,8 +99,35 @@ def dealt(flow: tf.Taskflow, machine: Machine, queues: list[np.ndarray], sequenc
         if op.unit == "aic" and op.domain.is_slots:
             worker[tasks].reshape(shape)[~ExpectedSlots(flow, op.domain.route).is_expected] = -1
     _deal_late_puts(flow, sequence, vector, worker, num_aic)
-    among = [(0, num_aic) if op.unit == "aic" else vector.among(op, num_aic) for op in flow.ops]
-    return deal(flow, sequence, worker, np.array(among, DEALT), machine.num_queues)
+    among = np.array([(0, num_aic) if op.unit == "aic" else vector.among(op, num_aic) for op in flow.ops], DEALT)
+    out = deal(flow, sequence, worker, among, machine.num_queues)
+    rows = _rows_of_puts(flow)
+    if not _is_lopsided(rows, out[num_aic + vector.computing:]):
+        return out
+    for op, tasks, _ in grids_of(flow):
+        if op.primitive.is_put:
+            _deal_in_turn(tasks.start + np.flatnonzero(rows[tasks]), sequence, worker, *vector.among(op, num_aic))
+    return deal(flow, sequence, worker, among, machine.num_queues)
+
+
+def _rows_of_puts(flow: tf.Taskflow) -> np.ndarray:
+    """Returns the rows that each put is expected to move, [num_tasks]; 0 for other tasks."""
+    rows = np.zeros(flow.num_tasks)
+    for op, tasks, shape in grids_of(flow):
+        if op.primitive.is_put and op.domain.size:
+            of_slots = ExpectedSlots(flow, op.domain.route).rows_of_slots
+            rows[tasks].reshape(shape)[:] = (of_slots[:, None] * shares_of_puts(flow, op))[:, :, None]
+    return rows
+
+
+def _is_lopsided(rows: np.ndarray, queues: list[np.ndarray]) -> bool:
+    """Returns whether a few workers would send most of the rows, as happens if only every second put of a slot has rows."""
+    of_workers = np.array([rows[tasks].sum() for tasks in queues])
+    return bool(len(of_workers) and of_workers.max() > LOPSIDED * max(of_workers.mean(), rows.max(initial=0.0)))
+
+
+def _deal_in_turn(tasks: np.ndarray, sequence: np.ndarray, worker: np.ndarray, first: int, count: int) -> None:
+    worker[tasks[np.argsort(sequence[tasks])]] = first + np.arange(len(tasks)) % max(1, count)
 
 
 def _deal_late_puts(flow: tf.Taskflow, sequence: np.ndarray, vector: VectorWorkers, worker: np.ndarray, first: int) -> None:

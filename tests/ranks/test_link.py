@@ -171,7 +171,7 @@ def test_ranks_that_do_different_things_are_told_and_go_on(run_ranks):
     def f(link):
         with pytest.raises(LaunchError) as error:
             link.meet(("a layer", "a sum")[link.rank], b"")
-        with pytest.raises(LaunchError, match=f"rank {1 - link.rank} calls a layer with other shapes than this rank, or only"):
+        with pytest.raises(LaunchError, match=f"rank {1 - link.rank} calls a layer with other shapes than this"):
             link.meet("a layer", b"", key=bytes([link.rank]))
         return str(error.value), error.value.status, link.meet("last", b"x")
 
