@@ -20,7 +20,7 @@ def read_tasks(header: np.void, sections: Sections) -> tuple[np.ndarray, np.ndar
     tasks["op"] = sections["templates"]["op"][template]
     op = ops[tasks["op"]]
     tile_cols, peers = np.maximum(op["tile_cols"], 1), np.maximum(op["num_peers"], 1)
-    in_parts = (op["cols"] == 0) & np.isin(op["domain"], (Domain.TILES, Domain.SLOTS))
+    in_parts = (op["cols"] == 0) & np.isin(op["domain"], (Domain["TILES"], Domain["SLOTS"]))
     columns = np.where(in_parts, op["blocks"], np.maximum(-(-op["cols"] // tile_cols), 1))
     place, column = np.divmod(index.astype(np.int64), columns)
     tasks["row"] = place // peers + op["first_row"]
