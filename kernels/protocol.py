@@ -219,8 +219,8 @@ OP = _struct("Op", [
     ("param", "<i4", (4,)), ("operands", OPERAND, (MAX_OPERANDS,))], """
     Its operands are num_operands, of which it writes the first num_outputs. Its tasks are a grid: units first_row
     .. first_row + num_units - 1, peers 0 .. num_peers - 1 (none where 0), and columns 0 .. cols - 1 in tiles of
-    tile_cols. Where cols is 0 a task has whole rows; `blocks` tasks then divide the rows of a slot or tile. A put of
-    peer j is for those at j, j + num_peers, ... of the rank's peer order.
+    tile_cols. A task of an op without columns has whole rows: those of a slot or tile are divided among `blocks` tasks.
+    A put of peer j is for those at j, j + num_peers, ... of the rank's peer order.
     """)
 STATUS = _struct("Status", [*_words("code rank queue task event wait"), ("value", "<i8"), ("threshold", "<i8")], """
     `wait` is the expert where the code is OVER_CAPACITY, the route where it is NO_ROW_CAPACITY or IDS_CHANGED. `rank` is

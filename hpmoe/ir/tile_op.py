@@ -197,6 +197,12 @@ class TileOp:
         """Numbers of units, peers (1 without peers), and column tiles or parts; it has a task for each combination."""
         return self.domain.size, max(1, self.num_peers), self.num_col_tiles if self.cols else max(1, self.parts)
 
+    @property
+    def can_divide_rows(self) -> bool:
+        """True if its tasks take whole rows, and no others than those of their unit."""
+        return not self.cols and not self.num_peers and (self.domain.is_slots or self.domain.is_tiles) and all(
+            a.rows is row_modes.OWN for a in self.operands if a.buffer >= 0)
+
     def part_rows(self, tile_rows: int) -> int:
         """Returns the rows of a task's part of a full slot or tile of `tile_rows` rows; the last part may have fewer."""
         return -(-tile_rows // max(1, self.parts))

@@ -101,7 +101,7 @@ def dealt(flow: tf.Taskflow, machine: Machine, queues: list[np.ndarray], sequenc
     _deal_late_puts(flow, sequence, vector, worker, num_aic)
     among = np.array([(0, num_aic) if op.unit == "aic" else vector.among(op, num_aic) for op in flow.ops], DEALT)
     out = deal(flow, sequence, worker, among, machine.num_queues)
-    rows = _rows_of_puts(flow)
+    rows = rows_of_puts(flow)
     if not _is_lopsided(rows, out[num_aic + vector.computing:]):
         return out
     for op, tasks, _ in grids_of(flow):
@@ -110,7 +110,7 @@ def dealt(flow: tf.Taskflow, machine: Machine, queues: list[np.ndarray], sequenc
     return deal(flow, sequence, worker, among, machine.num_queues)
 
 
-def _rows_of_puts(flow: tf.Taskflow) -> np.ndarray:
+def rows_of_puts(flow: tf.Taskflow) -> np.ndarray:
     """Returns the rows that each put is expected to move, [num_tasks]; 0 for other tasks."""
     rows = np.zeros(flow.num_tasks)
     for op, tasks, shape in grids_of(flow):
@@ -140,6 +140,4 @@ def _deal_late_puts(flow: tf.Taskflow, sequence: np.ndarray, vector: VectorWorke
     puts = [(vector.kind(op), tasks) for op, tasks, _ in grids_of(flow) if op.primitive.is_put and op.domain.size]
     end = max((sequence[tasks].max() for kind, tasks in puts if kind == 1), default=-1)
     back = np.concatenate([np.zeros(0, int), *(np.arange(tasks.start, tasks.stop) for kind, tasks in puts if kind == 2)])
-    late = back[sequence[back] > end]
-    late = late[np.argsort(sequence[late])]
-    worker[late] = first + vector.computing + np.arange(len(late)) % (vector.out + vector.back)
+    _deal_in_turn(back[sequence[back] > end], sequence, worker, first + vector.computing, vector.out + vector.back)

@@ -6,7 +6,6 @@ import math
 
 from hpmoe.ir import taskflow as tf
 from hpmoe.machines.machine import Machine
-from hpmoe.tile_ops import row_modes
 
 LEAST_ROWS = 16  # of a part
 
@@ -19,17 +18,11 @@ def divide_rows(flow: tf.Taskflow, tile_cols: int, machine: Machine) -> tuple[tf
     """
     if machine.unified:
         return flow.ops
-    return tuple(op.replace(parts=_num_parts(flow, op, tile_cols, machine)) if is_divisible(op) and _is_long(op) else op
+    return tuple(op.replace(parts=_num_parts(flow, op, tile_cols, machine)) if op.can_divide_rows and _quantizes(op) else op
                  for op in flow.ops)
 
 
-def is_divisible(op: tf.TileOp) -> bool:
-    """Returns whether the rows of a unit may be divided: vector tasks of whole rows that use no others."""
-    return op.unit == "aiv" and not op.cols and (op.domain.is_slots or op.domain.is_tiles) and all(
-        a.rows is row_modes.OWN for a in op.operands if a.buffer >= 0)
-
-
-def _is_long(op: tf.TileOp) -> bool:
+def _quantizes(op: tf.TileOp) -> bool:
     return any(op.primitive.operand(i).is_bytes for i in range(len(op.operands)))
 
 

@@ -62,16 +62,11 @@ def _grid_fault(op: tf.TileOp) -> str:
         return f"divides {op.cols} columns into tiles of {op.tile_cols}"
     if any(a.cols is col_modes.OWN for a in op.operands if a.buffer >= 0) and not op.cols:
         return "takes its own columns and has none"
-    if op.parts != 1 and not _may_divide_rows(op):
+    if op.parts < 1 or (op.parts > 1 and not op.can_divide_rows):
         return f"divides the rows of a unit into {op.parts} parts; only a task of whole rows, which reads its own, may"
     if op.num_col_tiles > 1 and not all(a.cols is col_modes.OWN for a in op.outputs):
         return f"writes whole rows {op.num_col_tiles} times, once for each tile of its {op.cols} columns"
     return ""
-
-
-def _may_divide_rows(op: tf.TileOp) -> bool:
-    return op.parts >= 1 and not op.cols and not op.num_peers and (op.domain.is_slots or op.domain.is_tiles) and all(
-        a.rows is row_modes.OWN for a in op.operands if a.buffer >= 0)
 
 
 def shapes_fault(op: tf.TileOp, buffers: Sequence[tf.Buffer], routes: Sequence[tf.RoutePlan]) -> str:

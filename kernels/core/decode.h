@@ -22,7 +22,7 @@ HPMOE_DEVICE inline bool is_relayed(const Op& op) {
 }
 
 // One tile of one op: unit `row` of the op's domain, columns [col, col + cols), and position `peer` in the rank's peer
-// order, or -1. Where cols is 0, all columns; `col` is then the number of its part of the unit's rows.
+// order, or -1. A task of whole rows has cols = 0, and part number `col` of the unit's rows.
 struct Task {
   int32_t op, peer, row, col, cols, task_template;
 };

@@ -4,7 +4,7 @@ import numpy as np
 
 import hpmoe
 from hpmoe import ShapeDtypeStruct
-from hpmoe.scheduling.workers import _rows_of_puts
+from hpmoe.scheduling.workers import rows_of_puts
 
 MACHINE = hpmoe.machines.ascend_a3
 
@@ -20,7 +20,7 @@ def layer(policy):
 
 def test_no_worker_has_most_of_the_rows():
     flow = layer("critical_path")
-    rows = _rows_of_puts(flow)
+    rows = rows_of_puts(flow)
     of_workers = np.array([rows[tasks].sum() for tasks in flow.queues[MACHINE.num_aic:]])
     assert np.isclose(of_workers.sum(), rows.sum()) and of_workers.max() <= rows.sum() / 16
     assert hpmoe.simulate(flow).span <= 1.1 * hpmoe.simulate(layer("round_robin")).span

@@ -15,7 +15,6 @@ from hpmoe import assign_queues, chain, fuse_persistent, overlap_comm, tile_part
 from hpmoe.support.dtypes import dtype_name, rounded, widen
 from hpmoe.testing import assert_same
 from hpmoe.tiling.rebuild import rebuild
-from hpmoe.tiling.row_parts import is_divisible
 
 TOLERANCE = 1e-5
 TIMEOUT = 10.0  # seconds; a good schedule needs none of it
@@ -67,7 +66,7 @@ def for_several(flow, *, num_peers):
 @hpmoe.transform(requires="tiles")
 def in_parts(flow, *, parts):
     """Operations on whole rows of their own, with the rows of each unit divided among tasks."""
-    return rebuild(flow, tuple(op.replace(parts=parts) if is_divisible(op) else op for op in flow.ops))
+    return rebuild(flow, tuple(op.replace(parts=parts) if op.can_divide_rows else op for op in flow.ops))
 
 
 def fused(**options):

@@ -14,7 +14,6 @@ from hpmoe.ir.layout import Layout
 from hpmoe.kernels.ascendc.emulator import target as emulator_target
 from hpmoe.rewriting import rebuild
 from hpmoe.routing.workload import balanced_ids
-from hpmoe.tiling.row_parts import is_divisible
 
 LAYER = Layer(ep=2, T=9, H=8, I=6, E=4, K=2)
 quantised = quantize_rows(moe_ffn, backward="quantized")
@@ -63,7 +62,7 @@ def flow_of(tokens, ep, hidden=7168, experts=64, machine=hpmoe.machines.ascend_a
 
 
 def parts_of(flow):
-    return {op.label: op.parts for op in flow.ops if is_divisible(op)}
+    return {op.label: op.parts for op in flow.ops if op.can_divide_rows}
 
 
 def test_an_npu_divides_rows_while_workers_are_free():
@@ -81,7 +80,7 @@ def test_each_row_is_a_part_of_one_task():
     for rank in range(2):
         rows = layout.task_rows(rank)
         for i, op in enumerate(flow.ops):
-            if is_divisible(op):
+            if op.can_divide_rows:
                 of_parts = rows[flow.tasks["op"] == i].reshape(-1, 3)
                 assert of_parts.sum(axis=1).tolist() == op.domain.rows_of_units(layout, rank)[0].tolist()
                 assert of_parts.max() <= 2

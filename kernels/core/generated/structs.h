@@ -101,9 +101,9 @@ struct Operand {
 static_assert(sizeof(Operand) == 24 && offsetof(Operand, reserved) == 16, "as in Python");
 
 // Its operands are num_operands, of which it writes the first num_outputs. Its tasks are a grid: units first_row ..
-// first_row + num_units - 1, peers 0 .. num_peers - 1 (none where 0), and columns 0 .. cols - 1 in tiles of tile_cols.
-// Where cols is 0 a task has whole rows; `blocks` tasks then divide the rows of a slot or tile. A put of peer j is for
-// those at j, j + num_peers, ... of the rank's peer order.
+// first_row + num_units - 1, peers 0 .. num_peers - 1 (none where 0), and columns 0 .. cols - 1 in tiles of tile_cols. A
+// task of an op without columns has whole rows: those of a slot or tile are divided among `blocks` tasks. A put of peer j
+// is for those at j, j + num_peers, ... of the rank's peer order.
 struct Op {
   int32_t opcode, domain, route, num_rows, clipped, blocks;
   int16_t num_operands, num_outputs;
