@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from published_work import (
     mega_us,
     of_bytes,
     product_us,
+    replayed_us,
     sent_bytes,
     step_us,
     two_level_us,
@@ -32,6 +34,9 @@ DEEPEP = "DeepEP V1 legacy document, H800"
 MACHINES = Path(__file__).parent / "machines"
 EXCHANGES = "dispatch", "combine"
 AS_FLOATS = "products that read quantised rows: here a task, or a kernel, makes floats of them before"
+STARTS = "that ranks start at different times; the source does not say which rank's time it is, here that of the slowest"
+SWITCHES = "contention in the switches of NVLink"
+FORWARDED = "that rows pass through buffers of their receivers and of forwarding ranks"
 
 
 class Published(NamedTuple):
@@ -65,7 +70,7 @@ def published(a3: hpmoe.Machine = hpmoe.machines.ascend_a3, begin_end_us: float 
 
 def _ascend(a3: hpmoe.Machine, begin_end_us: float) -> Iterator[Published]:
     yield Published("vendor profile, A2/A3 class", "bf16 product of 8192^3", 269, "TFLOP/s",
-                    lambda: 2 * 8192**3 / product_us(a3, 8192, 8192, 8192) / 1e6)
+                    lambda: 2 * 8192**3 / product_us(a3, 8192, 8192, 8192) / 1e6, missing="limits of clock and power")
     for ep, gbs in ((8, 125), (16, 103), (32, 95), (64, 91)):
         sizes = Sizes(ep, 4096, 7168, 2048, 256, 8)
         yield Published(SGL, f"combine, 4096 tokens, EP {ep}", gbs, "GB/s",
@@ -74,9 +79,10 @@ def _ascend(a3: hpmoe.Machine, begin_end_us: float) -> Iterator[Published]:
     for ep, us in ((8, 126), (16, 135), (32, 151)):
         sizes = Sizes(ep, 128, 7168, 2048, 256, 8)
         yield Published(SGL, f"low-latency combine, 128 tokens, EP {ep}", us, "us",
-                        lambda sizes=sizes: begin_end_us + exchange_us(a3, "combine", sizes))
+                        lambda sizes=sizes: begin_end_us + exchange_us(a3, "combine", sizes), missing=STARTS)
     yield Published(CLOUDMATRIX, "low-latency combine, 128 tokens, EP 8", 118, "us",
-                    lambda: begin_end_us + exchange_us(a3, "combine", Sizes(8, 128, 7168, 2048, 256, 8)))
+                    lambda: begin_end_us + exchange_us(a3, "combine", Sizes(8, 128, 7168, 2048, 256, 8)),
+                    missing=STARTS)
     yield Published(CLOUDMATRIX, "memory-bound attention, of the peak of memory, 1.6 TB/s", 84, "%",
                     lambda: 100 * 2 * 8192 * 65536 / product_us(a3, 16, 8192, 65536) / 1.6e6,
                     missing="attention: a product of 16 rows with 1 GB stands for it")
@@ -100,8 +106,9 @@ def _ascend_950(begin_end_us: float) -> Iterator[Published]:
     yield Published(source, "the same, fused", 1401, "us", lambda: layer_us(machine, sizes, True, quantize=fp8),
                     missing=AS_FLOATS)
     yield Published(source, "its dispatch", 26, "us",
-                    lambda: begin_end_us + exchange_us(as_it_is, "dispatch", sizes, quantised=fp8))
-    yield Published(source, "its combine", 37, "us", lambda: begin_end_us + exchange_us(as_it_is, "combine", sizes))
+                    lambda: begin_end_us + exchange_us(as_it_is, "dispatch", sizes, quantised=fp8), missing=STARTS)
+    yield Published(source, "its combine", 37, "us", lambda: begin_end_us + exchange_us(as_it_is, "combine", sizes),
+                    missing=STARTS)
     for name, kernel, us in (("first product", "grouped_matmul", 903), ("SwiGLU", "swiglu", 8),
                              ("second product", "grouped_matmul2", 452)):
         yield Published(source, f"its {name}", us, "us",
@@ -159,7 +166,8 @@ def _hybrid_ep(gb200: hpmoe.Machine) -> Iterator[Published]:
         of = Sizes(ep, 4096, 7168, 2048, 8 * ep, 8)
         for leg, gbs in (("dispatch", dispatch), ("combine", combine)):
             yield Published("DeepEP hybrid-ep branch, GB200", f"{leg}, 4096 tokens, EP {ep}", gbs, "GB/s",
-                            lambda leg=leg, of=of: sent_bytes(of, True) / exchange_us(gb200, leg, of, True) / 1e3)
+                            lambda leg=leg, of=of: sent_bytes(of, True) / exchange_us(gb200, leg, of, True) / 1e3,
+                            missing=SWITCHES)
 
 
 def _deepep(h800: hpmoe.Machine) -> Iterator[Published]:
@@ -168,33 +176,40 @@ def _deepep(h800: hpmoe.Machine) -> Iterator[Published]:
         of = Sizes(ep, 128, 7168, 2048, 256, 8)
         for leg, us in zip(EXCHANGES, latency, strict=True):
             yield Published(DEEPEP, f"low-latency {leg}, 128 tokens, EP {ep}", us, "us",
-                            lambda leg=leg, of=of: low_latency_us(h800, leg, of))
+                            lambda leg=leg, of=of: low_latency_us(h800, leg, of), missing=STARTS)
+    apart = h800.replace({"link.node_size": 1})  # its kernels did not use NVLink: "pure RDMA", 46 GB/s
     for leg, us in zip(EXCHANGES, (163, 318), strict=True):
-        yield Published("DeepEP, an older README, H800", f"low-latency {leg}, 128 tokens, EP 8", us, "us",
-                        lambda leg=leg: low_latency_us(h800, leg, Sizes(8, 128, 7168, 2048, 256, 8)),
-                        missing="that its kernels were slower: the later document has half of that for the same work")
+        yield Published("DeepEP, an older README, H800", f"low-latency {leg} without NVLink, 128 tokens, EP 8", us, "us",
+                        lambda leg=leg: low_latency_us(apart, leg, Sizes(8, 128, 7168, 2048, 256, 8)),
+                        missing=STARTS)
     of = Sizes(8, 4096, 7168, 2048, 256, 8)
     for leg, gbs in (("dispatch", 153), ("combine", 158)):
         yield Published(DEEPEP, f"{leg}, 4096 tokens, EP 8", gbs, "GB/s",
-                        lambda leg=leg: sent_bytes(of, True) / exchange_us(h800, leg, of, True) / 1e3)
+                        lambda leg=leg: sent_bytes(of, True) / exchange_us(h800, leg, of, True) / 1e3,
+                        missing=FORWARDED)
     for ep, dispatch, combine in ((16, 43, 43), (32, 58, 57), (64, 51, 50)):
         on_nodes, spread = Sizes(ep // 8, 4096, 7168, 2048, 256, 8), Sizes(ep, 4096, 7168, 2048, 256, 8)
         for leg, gbs in (("dispatch", dispatch), ("combine", combine)):
             yield Published(DEEPEP, f"{leg}, 4096 tokens, EP {ep}, bytes to nodes", gbs, "GB/s",
                             lambda leg=leg, on=on_nodes, of=spread:
                             sent_bytes(on, True) / two_level_us(h800, leg, of, 8) / 1e3,
-                            missing="" if ep < 64 else "a token goes to four nodes at most")
+                            missing=FORWARDED if ep < 64 else f"{FORWARDED}; a token goes to four nodes at most")
 
 
 def _deepgemm(h200: hpmoe.Machine) -> Iterator[Published]:
     for tokens, fused, unfused in ((512, 1005, 1179), (2048, 2406, 2679), (8192, 7939, 9208)):
         of = Sizes(8, tokens, 7168, 3072, 384, 6)
-        for is_fused, us in ((True, fused), (False, unfused)):
-            yield Published("DeepGEMM PR 383, H200", f"FP8 layer, {tokens} tokens, EP 8, {'' if is_fused else 'un'}fused",
-                            us, "us", lambda of=of, is_fused=is_fused:
-                            layer_us(h200, of, is_fused, quantize="float8_e4m3fn"), missing=AS_FLOATS)
+        for name, us, simulated_us in (("fused", fused, functools.partial(layer_us, is_fused=True)),
+                                       ("unfused", unfused, replayed_us)):
+            yield Published("DeepGEMM PR 383, H200", f"FP8 layer, {tokens} tokens, EP 8, {name}", us, "us",
+                            lambda of=of, simulated_us=simulated_us: simulated_us(h200, of, quantize="float8_e4m3fn"),
+                            missing=AS_FLOATS)
 
 
 def low_latency_us(machine: hpmoe.Machine, leg: str, sizes: Sizes) -> float:
-    """DeepEP's: rows are made fp8 in the kernel that dispatches them, and return in bfloat16."""
-    return exchange_us(machine, leg, sizes, quantised="float8_e4m3fn" if leg == "dispatch" else "")
+    """DeepEP's: dispatch makes rows fp8, and copies those that have arrived, with their scales, out of the buffers of their
+    senders. Rows return in bfloat16."""
+    if leg == "combine":
+        return exchange_us(machine, leg, sizes)
+    copied = sizes.tokens * sizes.top_k * sizes.hidden * (1 + 4 / 128)  # a float32 scale for 128 columns
+    return exchange_us(machine, leg, sizes, quantised="float8_e4m3fn") + 2 * copied / machine.memory.bytes_per_us

@@ -122,6 +122,14 @@ def layer_us(machine: hpmoe.Machine, sizes: Sizes, is_fused: bool, direction: st
     return layer.span_us(layer.fused()) if is_fused else layer.baseline().span
 
 
+def replayed_us(machine: hpmoe.Machine, sizes: Sizes, quantize: str) -> float:
+    """Returns microseconds of an unfused layer whose kernels are replayed as a graph, without launches, and whose exchanges
+    write rows to their places: the other side of DeepGEMM's tests."""
+    o = SimpleNamespace(**dataclasses.asdict(sizes))
+    return Layer(o, "forward", machine.replace({"host.launch_us": 0.0}), sizes.ids, quantize=quantize).baseline(
+        is_direct=True).span
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Int8Layer(Layer):
     """A layer that is given its experts' weights quantised, as inference is, and multiplies rows as int8."""

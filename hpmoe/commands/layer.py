@@ -187,14 +187,18 @@ class Layer:
         topk_ids = self.ids if is_known else None
         return hpmoe.autotune.apply_to(self.traced(), machine=self.machine, topk_ids=topk_ids)
 
-    def baseline(self, scheme: str = "direct") -> hpmoe.Timeline:
+    def baseline(self, scheme: str = "direct", is_direct: bool | None = None) -> hpmoe.Timeline:
         """Simulates the unfused program; see baseline_flow."""
-        return self.run(self.baseline_flow(scheme))
+        return self.run(self.baseline_flow(scheme, is_direct))
 
-    def baseline_flow(self, scheme: str = "direct") -> hpmoe.rewriting.Taskflow:
-        """Returns one kernel after another, without replicas, for the actual rows; each deals its tiles out in turn."""
+    def baseline_flow(self, scheme: str = "direct", is_direct: bool | None = None) -> hpmoe.rewriting.Taskflow:
+        """Returns one kernel after another, without replicas, for the actual rows; each deals its tiles out in turn.
+
+        `is_direct`: exchanges write rows to their places, see launch_kernels; by default with few tokens.
+        """
         tiles = self._tiles(replicas=0, tuned=False, scheme=scheme, row_capacity="received")
-        flow = hpmoe.launch_kernels.apply_to(tiles, direct=self.o.tokens <= MOST_DECODED)
+        is_direct = self.o.tokens <= MOST_DECODED if is_direct is None else is_direct
+        flow = hpmoe.launch_kernels.apply_to(tiles, direct=is_direct)
         return hpmoe.assign_queues.apply_to(flow, machine=self.machine, policy="round_robin")
 
     def least_us(self, flow: hpmoe.rewriting.Taskflow) -> float:
