@@ -78,7 +78,7 @@ def check_experts(indices: np.ndarray, num_experts: int) -> None:
     if indices.size and (bad := np.argwhere((indices < 0) | (indices >= num_experts))).size:
         where = tuple(int(i) for i in bad[0])
         check_argument(False, "hpmoe.token_ops.init_routing", f"expert_idx{list(where)}", int(indices[where]),
-                       f"an expert id in 0..{num_experts - 1}", f"{len(bad)} ids are out of range.")
+                       f"an expert id in 0..{num_experts - 1}", f"Ids out of range: {len(bad)}.")
 
 
 # Rows to their places, and back.

@@ -130,7 +130,7 @@ def check_experts(topk_ids: np.ndarray, num_experts: int, who: str, maker: str =
         where = tuple(int(i) for i in bad[0])
         check_argument(False, who, f"topk_ids{list(where)}", int(topk_ids[where]),
                        f"an expert id in 0..{num_experts - 1}, or {ABSENT} for none",
-                       f"{len(bad)} ids are out of range.{maker}")
+                       f"Ids out of range: {len(bad)}.{maker}")
     return has_absent
 
 

@@ -188,7 +188,7 @@ def test_other_ids_are_out_of_range(wrong, stage):
     with pytest.raises(hpmoe.ArgumentError) as error:
         hpmoe.spmd(stages()[stage](hpmoe.moe_ffn), hpmoe.Mesh(2))(*tensors(args))
     assert re.fullmatch(rf"hpmoe\.dispatch on rank 1: topk_ids\[3, 1\] is {wrong}; it must be an expert id in 0\.\.3, or -1 "
-                        r"for none\. 1 ids are out of range\. The dispatch is written at .*test_absent_entries\.py:\d+\.",
+                        r"for none\. Ids out of range: 1\. The dispatch is written at .*test_absent_entries\.py:\d+\.",
                         str(error.value))
 
 
