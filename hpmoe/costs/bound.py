@@ -73,7 +73,7 @@ def rank_bounds(flow: tf.Taskflow, machine: Machine, ids: np.ndarray) -> list[Bo
         >>> flow = hpmoe.tile_partition(hpmoe.swiglu, rows=128,
         ...                             cols=256).lower(hpmoe.ShapeDtypeStruct((8192, 4096), "bfloat16"))
         >>> [round(b.total) for b in rank_bounds(flow, hpmoe.machines.ascend_a3, balanced_ids(1, 8, 1, 1))]
-        [63]
+        [79]
     """
     zeros = [[np.zeros(r.shape, numpy_dtype("float32")) for r in ids] if plan.weights >= 0 else None for plan in flow.routes]
     bounds_of = _RankBounds(flow, machine, Layout(flow, [list(ids)] * len(flow.routes), None, zeros))
@@ -218,8 +218,9 @@ class _RankBounds:
 
 
 class _Traffic:
-    """Least bytes that memory moves for a rank, whichever worker runs its tasks in whichever order.
+    """Least bytes that memory moves for a rank, whichever worker runs its tasks in whichever order; see Footprint.cost.
 
+    Each byte costs what the cheapest touch of its part costs, since any may be the one that L2 does not hold.
     Tasks that together touch at least `whole` bytes of a part move `whole` bytes, as the part stays in L2; others move all
     that they touch. Rows gathered from an array that is one part, and rows that land in it, follow L2::gather and L2::land.
     """
@@ -227,12 +228,14 @@ class _Traffic:
     def __init__(self, flow: tf.Taskflow, machine: Machine, work: Work, layout: Layout, rank: int):
         self.flow, self.machine, self.work, self.layout, self.rank = flow, machine, work, layout, rank
         self.by_vector, self.early = np.zeros((2, work.footprints.num_parts), bool)
+        self.cost = np.full(work.footprints.num_parts, np.inf)
         self.touched: list[np.ndarray] = [np.zeros((3, 0))]  # (part, bytes touched, bytes of the part)
-        self.gathered: dict[tuple[int, float], list[float]] = {}  # (part, its bytes): bytes gathered, bytes landed
+        # (part, its bytes): bytes gathered, bytes landed, and the least costs of these
+        self.gathered: dict[tuple[int, float], list[float]] = {}
         self.streamed = np.zeros(2)  # by matrix tasks, by all
 
     def least_bytes(self) -> np.ndarray:
-        """Returns [3] bytes: of arrays only matrix tasks touch, of those without weights read early, and of all tasks."""
+        """Returns [3] bytes times costs: of arrays only matrix tasks touch, of those without weights read early, of all."""
         of_parts, of_arrays, is_alone = self._least_touched(), self._least_gathered(), ~self.by_vector
         alone = sum(least for part, least in of_arrays.items() if is_alone[part])
         weights, late = (of_parts[which].sum() + alone for which in (is_alone, is_alone & ~self.early))
@@ -248,21 +251,23 @@ class _Traffic:
         begins = np.searchsorted(places, places)
         out = np.zeros(len(self.by_vector))
         np.maximum.at(out, places, np.minimum(whole, sums - (sums - touched)[begins]))
-        return out
+        return out * np.where(out > 0, self.cost, 0.0)
 
     def _least_gathered(self) -> dict[int, float]:
-        """Returns the least bytes of memory traffic for gathered arrays, by the index of the array's part.
+        """Returns the least bytes of memory traffic for gathered arrays, times costs, by the index of the array's part.
 
         The bytes are all rows that landed from links and the gathered rows that L2 does not hold. L2 holds most if all rows
         have landed before the first is gathered.
         """
         out: dict[int, float] = {}
-        for (part, whole), (gathered, landed) in self.gathered.items():
+        for (part, whole), (gathered, landed, read_cost, landing_cost) in self.gathered.items():
             new = gathered
             if whole:
                 held, l2_bytes = min(landed, whole), min(self.machine.l2.bytes, whole)
                 new = max(-(whole - held) * math.expm1(-gathered / whole), gathered * (1 - l2_bytes / whole))
-            out[part] = max(out.get(part, 0.0), landed + new)
+            of_landed, of_new = (amount * cost if amount else 0.0 for amount, cost in
+                                 ((landed, landing_cost), (new, read_cost)))
+            out[part] = max(out.get(part, 0.0), of_landed + of_new)
         return out
 
     def add_local(self, op: tf.TileOp, works: np.ndarray) -> None:
@@ -274,22 +279,22 @@ class _Traffic:
             units = units[(units % op.domain.blocks == op.domain.blocks - 1) == is_last]
             units = units if op.domain.sums_rows and op.domain.route >= 0 else units[rows[units] > 0]
             of_units = rows[units]
-            for first, part, fixed, row, whole, _ in work["footprints"][:work["num_footprints"]].tolist():
+            for first, part, fixed, row, whole, cost in work["footprints"][:work["num_footprints"]].tolist():
                 touched = fixed + row * of_units
                 if part == STREAM:
-                    self.streamed += len(tiles) * touched.sum() * np.array([not is_vector, True])
+                    self.streamed += cost * len(tiles) * touched.sum() * np.array([not is_vector, True])
                 elif part == TOGETHER:
-                    self._gather(first, whole, is_vector, gathered=len(tiles) * touched.sum())
+                    self._gather(first, whole, is_vector, cost, gathered=len(tiles) * touched.sum())
                 elif part in (WEIGHT, DENSE):
                     of_expert = experts[units] * op.num_col_tiles * (part == WEIGHT)
                     places = first + (of_expert + tiles[:, None]).reshape(-1)
-                    self._touch(places, np.tile(touched, len(tiles)), np.full(len(places), whole), is_vector)
+                    self._touch(places, np.tile(touched, len(tiles)), np.full(len(places), whole), is_vector, cost)
                     self.early[places] |= op.params.is_early
                 elif part == OF_EXPERT:
                     times = np.bincount(experts[units] + op.domain.first_expert)
-                    self._touch_slots(op, first, row * len(tiles), whole, is_vector, times)
+                    self._touch_slots(op, first, row * len(tiles), whole, is_vector, cost, times)
                 else:
-                    self._touch(first + units, touched * len(tiles), whole * of_units if whole else touched, is_vector)
+                    self._touch(first + units, touched * len(tiles), whole * of_units if whole else touched, is_vector, cost)
 
     def add_transfer(self, index: int, op: tf.TileOp) -> None:
         """Adds the rows or weights that leave the rank, and those that arrive."""
@@ -298,37 +303,40 @@ class _Traffic:
         for is_last, tiles, work in _tiles(op, self.work.by_routing[index]):
             if not is_last:
                 continue
-            for first, part, _, row, whole, _ in work["footprints"][:work["num_footprints"]].tolist():
+            for first, part, _, row, whole, cost in work["footprints"][:work["num_footprints"]].tolist():
                 if op.primitive.moves_copies:
-                    self._touch(np.array([first]), np.array([sent * row]), np.array([sent * row]), True)
+                    self._touch(np.array([first]), np.array([sent * row]), np.array([sent * row]), True, cost)
                 elif part == TOGETHER:
-                    self._gather(first, whole, True, gathered=len(tiles) * sent * row)
+                    self._gather(first, whole, True, cost, gathered=len(tiles) * sent * row)
                 elif part == UNIT:
-                    self._touch_slots(op, first, row * len(tiles), whole, True)
-            first, part, _, row, whole, _ = work["landing"].tolist()
+                    self._touch_slots(op, first, row * len(tiles), whole, True, cost)
+            first, part, _, row, whole, cost = work["landing"].tolist()
             if part == TOGETHER:
-                self._gather(first, whole, True, landed=len(tiles) * came * row)
+                self._gather(first, whole, True, cost, landed=len(tiles) * came * row)
             elif row:
-                self._touch_slots(op, first, row * len(tiles), whole, True)
+                self._touch_slots(op, first, row * len(tiles), whole, True, cost)
 
-    def _touch(self, parts: np.ndarray, touched: np.ndarray, whole: np.ndarray, is_vector: bool) -> None:
+    def _touch(self, parts: np.ndarray, touched: np.ndarray, whole: np.ndarray, is_vector: bool, cost: float) -> None:
         some = touched > 0
+        self.cost[parts[some]] = np.minimum(self.cost[parts[some]], cost)
         self.by_vector[parts[some]] |= is_vector
         self.touched.append(np.stack([parts, touched, whole])[:, some])
 
-    def _gather(self, part: int, whole: float, is_vector: bool, gathered: float = 0.0, landed: float = 0.0) -> None:
-        amounts = self.gathered.setdefault((part, whole), [0.0, 0.0])
-        amounts[0] += gathered
-        amounts[1] += landed
+    def _gather(self, part: int, whole: float, is_vector: bool, cost: float, gathered: float = 0.0,
+                landed: float = 0.0) -> None:
+        amounts = self.gathered.setdefault((part, whole), [0.0, 0.0, math.inf, math.inf])
+        for i, amount in enumerate((gathered, landed)):
+            amounts[i] += amount
+            amounts[i + 2] = min(amounts[i + 2], cost) if amount else amounts[i + 2]
         self.by_vector[part] |= is_vector
 
-    def _touch_slots(self, op: tf.TileOp, first: int, row: float, whole: float, is_vector: bool,
+    def _touch_slots(self, op: tf.TileOp, first: int, row: float, whole: float, is_vector: bool, cost: float,
                      times: np.ndarray | None = None) -> None:
         """Adds all rows of the rank's slots; with `times`, [num_experts], the rows of each expert that many times."""
         slots = self.layout.slots[op.domain.route][self.rank]
         rows = slots.rows.astype(float)
         often = np.append(times, 0)[np.minimum(slots.expert, len(times))] if times is not None else 1
-        self._touch(first + np.arange(len(rows)), rows * row * often, rows * (whole or row), is_vector)
+        self._touch(first + np.arange(len(rows)), rows * row * often, rows * (whole or row), is_vector, cost)
 
 
 def _tiles(op: tf.TileOp, works: np.ndarray) -> Iterator[tuple[bool, np.ndarray, np.void]]:

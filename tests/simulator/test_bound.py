@@ -127,3 +127,14 @@ def test_memory_brings_no_less_than_the_bound_says(case):
         came = hpmoe.simulate(flow, machine, routing=ids).traffic[:, RATES.index("memory"), 0]
         least = np.array([b.memory for b in rank_bounds(flow, machine, ids)]) * machine.memory.bytes_per_us
         assert (least <= came * (1 + 1e-9) + 1e-6).all() and (came <= most * least + 1e-6).all()
+
+
+@pytest.mark.parametrize("write_cost", [1.0, 1.74, 3.0])
+def test_written_bytes_cost_what_the_machine_says(write_cost):
+    """SwiGLU writes half as many bytes as it reads, and memory is all that it waits for."""
+    machine = hpmoe.machines.ascend_a3.replace({"memory.write_cost": write_cost})
+    tiles = hpmoe.tile_partition(hpmoe.swiglu, rows=128, cols=256).lower(ShapeDtypeStruct((8192, 4096), "bfloat16"))
+    flow = hpmoe.assign_queues.apply_to(tiles, machine=machine)
+    bound, = rank_bounds(flow, machine, balanced_ids(1, 8, 1, 1))
+    assert bound.total == pytest.approx(8192 * 2048 * 2 * (2 + write_cost) / machine.memory.bytes_per_us)
+    assert bound.total - NS <= hpmoe.simulate(flow).span <= 1.01 * bound.total
